@@ -1,0 +1,108 @@
+"""Every name that two programs must spell alike: labels, annotations, headers, ports, paths.
+
+Standard library only: the daemon ships this file. `manifests/` repeats some of these in YAML; a
+test compares both.
+"""
+
+from __future__ import annotations
+
+DOMAIN = "sandman.dev"
+
+# --- namespaces and objects that the manifests create -------------------------------------------
+
+SYSTEM_NAMESPACE = "sandman-system"
+SANDBOX_NAMESPACE = "sandman-sandboxes"
+
+KEYS_SECRET = "sandman-keys"  # noqa: S105 - the name of a Secret, not a secret
+"""Signing keys shared by gateway and webhook. Made empty by the manifests, filled by the webhook."""
+API_KEYS_SECRET = "sandman-api-keys"  # noqa: S105
+"""Hashes of callers' API keys: one entry a key id."""
+GATEWAY_TLS_SECRET = "sandman-gateway-tls"  # noqa: S105
+WEBHOOK_TLS_SECRET = "sandman-webhook-tls"  # noqa: S105
+WEBHOOK_CONFIGURATION = "sandman-webhook"
+ALLOCATOR_LEASE = "sandman-allocator"
+
+# --- labels --------------------------------------------------------------------------------------
+
+LABEL_INJECT = f"{DOMAIN}/inject"
+"""`enabled` on a namespace lets the webhook see its pods; `pool` on a pod asks for injection."""
+LABEL_POOL = f"{DOMAIN}/pool"
+LABEL_STATE = f"{DOMAIN}/state"
+LABEL_TENANT = f"{DOMAIN}/tenant"
+LABEL_RUN = f"{DOMAIN}/run"
+LABEL_KEY = f"{DOMAIN}/key"
+"""Hash of the caller's idempotency key, so that a repeated call finds its sandbox again."""
+LABEL_NETWORK = f"{DOMAIN}/network"
+LABEL_TIER = f"{DOMAIN}/tier"
+"""How the sandbox came to be: warm, swap or cold."""
+
+INJECT_NAMESPACE_ENABLED = "enabled"
+INJECT_POOL = "pool"
+
+STATE_FREE = "free"
+STATE_RESERVED = "reserved"
+STATE_LEASED = "leased"
+STATE_ENDED = "ended"
+
+# --- annotations ---------------------------------------------------------------------------------
+
+ANNOTATION_NONCE = f"{DOMAIN}/nonce"
+"""Made anew by the webhook for each pod, whatever came in; input of the daemon's token."""
+ANNOTATION_KEY_ID = f"{DOMAIN}/key-id"
+ANNOTATION_INJECTED = f"{DOMAIN}/injected"
+"""Version of the webhook that injected the pod."""
+ANNOTATION_LEASE = f"{DOMAIN}/lease"
+ANNOTATION_REQUEST = f"{DOMAIN}/request"
+ANNOTATION_CLAIM = f"{DOMAIN}/claim"
+"""Identity of the claim that took the pod: the daemon accepts one claim and no other."""
+ANNOTATION_ENDED = f"{DOMAIN}/ended"
+ANNOTATION_DELIVERY = f"{DOMAIN}/delivery"
+"""How the daemon gets into the pod: `image` (image volume) or `init` (init container that copies)."""
+ANNOTATION_SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+
+# Annotations of a pool's Deployment.
+ANNOTATION_POOL_MAX = f"{DOMAIN}/max"
+ANNOTATION_POOL_SWAP = f"{DOMAIN}/swap"
+
+DELIVERY_IMAGE = "image"
+DELIVERY_INIT = "init"
+
+# --- inside the pod ------------------------------------------------------------------------------
+
+MOUNT_PATH = "/.sandman"
+"""An odd top-level name: it hides nothing that an image may hold."""
+VOLUME = "sandman"
+INIT_CONTAINER = "sandman-copy"
+DAEMON_PORT = 21763
+DAEMON_COMMAND = (f"{MOUNT_PATH}/bin/python3", "-I", "-S", f"{MOUNT_PATH}/app", "serve")
+
+ENV_PREFIX = "SANDMAN_"
+"""Variables with this prefix speak to the daemon and never reach a command."""
+ENV_TOKEN_SHA256 = "SANDMAN_TOKEN_SHA256"  # noqa: S105
+"""Hex SHA-256 of the only bearer token that the daemon accepts."""
+ENV_PORT = "SANDMAN_PORT"
+
+# --- HTTP ----------------------------------------------------------------------------------------
+
+GATEWAY_PORT = 8443
+WEBHOOK_PORT = 10250
+"""Open from managed control planes to nodes on every large provider."""
+
+HEADER_BOOT_ID = "Sandman-Boot-Id"
+"""The daemon start that a call is meant for; another start answers 410 `died`."""
+HEADER_REQUEST_ID = "Sandman-Request-Id"
+HEADER_HOP = "Sandman-Hop"
+"""Set by a gateway that hands a call to the allocator: such a call is never handed on again."""
+HEADER_IDEMPOTENCY_KEY = "Idempotency-Key"
+
+MEDIA_FRAMES = "application/vnd.sandman.frames"
+MEDIA_JSON = "application/json"
+MEDIA_NDJSON = "application/x-ndjson"
+MEDIA_PROBLEM = "application/problem+json"
+MEDIA_BYTES = "application/octet-stream"
+
+# --- the client's environment --------------------------------------------------------------------
+
+ENV_URL = "SANDMAN_URL"
+ENV_TOKEN = "SANDMAN_TOKEN"  # noqa: S105
+ENV_CA = "SANDMAN_CA"

@@ -1,0 +1,478 @@
+"""What programs say to each other about commands: specification, result, frames.
+
+Bytes in, values out and back; no sockets. Standard library only: the daemon ships this file.
+NamedTuple and not dataclass, because the daemon pays for each import at each pod's start, and
+`dataclasses` brings `inspect`.
+
+A *frame* is `type u8 · length u32 big-endian · payload`. A stream of frames that ends without
+EXIT or ERROR tells nothing about the command: the reader must raise OutcomeUnknownError.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from sandman.errors import BadRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+# --- frames --------------------------------------------------------------------------------------
+
+STARTED = 1
+"""Server: JSON {exec_id, boot_id}; the command runs."""
+STDOUT = 2
+STDERR = 3
+KEEPALIVE = 4
+"""Server: empty; sent after KEEPALIVE_S without output so that nothing between closes the stream."""
+EXIT = 5
+"""Server: JSON of ExecResult without the streams; the last frame."""
+ERROR = 6
+"""Server: JSON problem document; the last frame."""
+REQUEST = 16
+"""Client: JSON of ExecSpec; the first frame of a framed request."""
+STDIN = 17
+STDIN_CLOSE = 18
+"""Client: empty; the command reads end of file after what came before."""
+
+FRAME_TYPES = {
+    STARTED: "started", STDOUT: "stdout", STDERR: "stderr", KEEPALIVE: "keepalive", EXIT: "exit",
+    ERROR: "error", REQUEST: "request", STDIN: "stdin", STDIN_CLOSE: "stdin_close",
+}  # fmt: skip
+
+HEADER = struct.Struct(">BI")
+KEEPALIVE_S = 15.0
+"""Half of the shortest idle limit seen in common load balancers (30 s)."""
+MAX_FRAME_BYTES = 4 * 1024 * 1024
+"""A longer frame is a protocol error. 4 MiB: a REQUEST may hold 1 MiB of argv and 1 MiB of env, escaped."""
+
+
+class Frame(NamedTuple):
+    """One frame: its type (a key of FRAME_TYPES) and its payload."""
+
+    type: int
+    payload: bytes = b""
+
+
+def encode_frame(kind: int, payload: bytes = b"") -> bytes:
+    """The bytes of one frame."""
+    return HEADER.pack(kind, len(payload)) + payload
+
+
+class FrameDecoder:
+    """Bytes in at any split, frames out. Keeps at most one frame's bytes."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Frames completed by these bytes.
+
+        Raises:
+            BadRequestError: unknown type or a length over MAX_FRAME_BYTES.
+        """
+        self._buffer += data
+        while len(self._buffer) >= HEADER.size:
+            kind, length = HEADER.unpack_from(self._buffer)
+            if kind not in FRAME_TYPES or length > MAX_FRAME_BYTES:
+                raise BadRequestError(f"not a frame: type {kind}, length {length}")
+            end = HEADER.size + length
+            if len(self._buffer) < end:
+                return
+            payload = bytes(self._buffer[HEADER.size : end])
+            del self._buffer[:end]
+            yield Frame(kind, payload)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the bytes so far ended on a frame's border."""
+        return not self._buffer
+
+
+# --- a command -----------------------------------------------------------------------------------
+
+DEFAULT_OUTPUT_LIMIT = 10 * 1024 * 1024
+"""Bytes kept of each stream, half head and half tail. 10 MiB: what inspect_ai's contract asks for."""
+MAX_OUTPUT_LIMIT = 64 * 1024 * 1024
+TERM_GRACE_S = 5.0
+"""Seconds from TERM to KILL when a command is timed out or cancelled."""
+
+
+class ExecSpec(NamedTuple):
+    """A command to run.
+
+    Exactly one of `argv` and `shell` is given. `shell` runs by the image's bash, else its sh, and
+    not as a login shell unless `login`. `timeout_s` None: no limit. `env` is merged over the
+    sandbox's (`env_mode` "merge") or is all there is ("replace"). `cwd` None: the sandbox's working
+    directory; a relative one starts there. `user`: name or uid, None: the sandbox's own.
+    """
+
+    argv: tuple[str, ...] | None = None
+    shell: str | None = None
+    cwd: str | None = None
+    env: tuple[tuple[str, str], ...] = ()
+    env_mode: str = "merge"
+    user: str | int | None = None
+    stdin: bytes | None = None
+    timeout_s: float | None = None
+    merge_stderr: bool = False
+    output_limit: int = DEFAULT_OUTPUT_LIMIT
+    login: bool = False
+    exec_id: str | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """The members of the JSON body; defaults are left out."""
+        body: dict[str, object] = {
+            name: value
+            for name, value in self._asdict().items()
+            if name not in {"argv", "env", "stdin"} and value != self._field_defaults[name]
+        }
+        if self.argv is not None:
+            body["argv"] = list(self.argv)
+        if self.env:
+            body["env"] = dict(self.env)
+        if self.stdin is not None:
+            body["stdin_b64"] = base64.b64encode(self.stdin).decode()
+        return body
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, object]) -> Self:
+        """Parse the members of a JSON body.
+
+        Raises:
+            BadRequestError: names the field at fault.
+        """
+        reader = Fields(body)
+        argv = reader.texts("argv")
+        shell = reader.text("shell")
+        if (argv is None) == (shell is None):
+            raise BadRequestError("give exactly one of argv and shell", field="argv")
+        if argv is not None and (not argv or not argv[0]):
+            raise BadRequestError("argv needs a program as its first item", field="argv")
+        spec = cls(
+            argv=argv,
+            shell=shell,
+            cwd=reader.text("cwd"),
+            env=reader.environment("env"),
+            env_mode=reader.choice("env_mode", ("merge", "replace")),
+            user=reader.text_or_int("user"),
+            stdin=reader.data("stdin"),
+            timeout_s=reader.seconds("timeout_s"),
+            merge_stderr=reader.flag("merge_stderr"),
+            output_limit=reader.count("output_limit", DEFAULT_OUTPUT_LIMIT, MAX_OUTPUT_LIMIT),
+            login=reader.flag("login"),
+            exec_id=reader.text("exec_id"),
+        )
+        reader.finish()
+        return spec
+
+
+class ExecResult(NamedTuple):
+    """How a command ended. A failure of the command is told here, never raised.
+
+    `exit_code` is the shell's convention: 0-255, 128 + n when killed by signal n (then `signal` is
+    n), 127 no such program, 126 not executable (then `start_error` says which). `stdout` and
+    `stderr` are exact bytes, up to the output limit: head and tail when `*_truncated`, while
+    `*_bytes` counts all that the command wrote. Times in seconds, memory in bytes; None: not measured.
+    """
+
+    exit_code: int
+    signal: int | None = None
+    timed_out: bool = False
+    start_error: str | None = None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    stdout_bytes: int = 0
+    stderr_bytes: int = 0
+    stdout_truncated: bool = False
+    stderr_truncated: bool = False
+    oom_killed: bool | None = None
+    wall_s: float = 0.0
+    cpu_s: float | None = None
+    peak_memory_bytes: int | None = None
+    throttled_s: float | None = None
+    exec_id: str = ""
+    boot_id: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the command ended by itself with exit code 0."""
+        return self.exit_code == 0 and not self.timed_out
+
+    @property
+    def stdout_text(self) -> str:
+        """`stdout` as UTF-8, undecodable bytes replaced."""
+        return self.stdout.decode("utf-8", "replace")
+
+    @property
+    def stderr_text(self) -> str:
+        """`stderr` as UTF-8, undecodable bytes replaced."""
+        return self.stderr.decode("utf-8", "replace")
+
+    def to_json(self, *, streams: bool = True) -> dict[str, object]:
+        """The members of the JSON body.
+
+        A stream is text (`stdout`) where it is valid UTF-8; otherwise that text has replacement
+        characters and `stdout_b64` has the exact bytes.
+        """
+        body: dict[str, object] = dict(self._asdict())
+        for name in ("stdout", "stderr"):
+            data: bytes = body.pop(name)  # type: ignore[assignment]
+            if streams:
+                body.update(_stream_json(name, data))
+        return body
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, object]) -> Self:
+        """Parse a result; members that this version does not know are passed over."""
+        values = {name: body[name] for name in cls._fields if name in body}
+        for name in ("stdout", "stderr"):
+            exact = body.get(f"{name}_b64")
+            text = body.get(name, "")
+            values[name] = base64.b64decode(exact) if isinstance(exact, str) else str(text).encode()
+        return cls(**values)  # type: ignore[arg-type]
+
+
+def _stream_json(name: str, data: bytes) -> dict[str, object]:
+    try:
+        return {name: data.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {
+            name: data.decode("utf-8", "replace"),
+            f"{name}_b64": base64.b64encode(data).decode(),
+        }
+
+
+# --- reading JSON bodies -------------------------------------------------------------------------
+
+_TEXT = "a string without NUL and without unpaired surrogates"
+
+
+def _is_text(value: object) -> bool:
+    """Whether the value is a string that can be an argument, a path or a variable.
+
+    Arbitrary bytes travel as surrogate escapes (U+DC80-U+DCFF), as in Python's own `os.fsdecode`.
+    """
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def load_object(data: bytes) -> dict[str, object]:
+    """The JSON object in a request body.
+
+    Raises:
+        BadRequestError: not JSON, or not an object.
+    """
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError(f"the body is not JSON: {error}", field="body") from None
+    if not isinstance(body, dict):
+        raise BadRequestError("the body must be a JSON object", field="body")
+    return body
+
+
+class Fields:
+    """Takes the members of a JSON object one by one and refuses those that nobody asked for."""
+
+    def __init__(self, body: Mapping[str, object], prefix: str = "") -> None:
+        self._body = body
+        self._prefix = prefix
+        self._known: set[str] = set()
+
+    def raw(self, name: str) -> object:
+        """The member as it is, None when absent."""
+        self._known.add(name)
+        return self._body.get(name)
+
+    def fail(self, name: str, want: str) -> BadRequestError:
+        """The error for a member that is not what is wanted; the caller raises it."""
+        return BadRequestError(
+            f"{self._prefix}{name} must be {want}", field=f"{self._prefix}{name}"
+        )
+
+    def text(self, name: str) -> str | None:
+        """A string without NUL, or None."""
+        value = self.raw(name)
+        if value is None:
+            return None
+        if not _is_text(value):
+            raise self.fail(name, _TEXT)
+        return str(value)
+
+    def texts(self, name: str) -> tuple[str, ...] | None:
+        """A list of strings without NUL, or None."""
+        value = self.raw(name)
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            raise self.fail(name, "a list of strings")
+        if not all(_is_text(item) for item in value):
+            raise self.fail(name, f"a list, each item {_TEXT}")
+        return tuple(value)
+
+    def text_or_int(self, name: str) -> str | int | None:
+        """A string or a whole number >= 0, or None."""
+        value = self.raw(name)
+        if value is None:
+            return None
+        if isinstance(value, str) and value and _is_text(value):
+            return value
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+        raise self.fail(name, "a name or a whole number >= 0")
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """true or false."""
+        value = self.raw(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.fail(name, "true or false")
+        return value
+
+    def seconds(self, name: str) -> float | None:
+        """A number of seconds > 0, or None."""
+        value = self.raw(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
+            raise self.fail(name, "a number of seconds greater than 0")
+        return float(value)
+
+    def count(self, name: str, default: int, most: int, least: int = 0) -> int:
+        """A whole number between `least` and `most`."""
+        value = self.raw(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.fail(name, f"a whole number from {least} to {most}")
+        return value
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        """One of the strings; the first is the default."""
+        value = self.raw(name)
+        if value is None:
+            return choices[0]
+        if not isinstance(value, str) or value not in choices:
+            raise self.fail(name, f"one of {', '.join(choices)}")
+        return value
+
+    def environment(self, name: str) -> tuple[tuple[str, str], ...]:
+        """An object of strings whose names can be names of environment variables."""
+        value = self.raw(name)
+        if value is None:
+            return ()
+        if not isinstance(value, dict):
+            raise self.fail(name, "an object of strings")
+        for key, item in value.items():
+            if not key or "=" in key or not _is_text(key):
+                raise self.fail(name, f"an object of variables: {key!r} cannot be a name")
+            if not _is_text(item):
+                raise self.fail(f"{name}.{key}", _TEXT)
+        return tuple(value.items())
+
+    def data(self, name: str) -> bytes | None:
+        """Bytes, given as text (`name`) or as base64 (`name_b64`)."""
+        text, encoded = self.raw(name), self.raw(f"{name}_b64")
+        if text is not None and encoded is not None:
+            raise self.fail(name, f"absent when {name}_b64 is given")
+        if text is not None:
+            if not isinstance(text, str):
+                raise self.fail(name, "a string")
+            try:
+                return text.encode("utf-8", "surrogateescape")
+            except UnicodeEncodeError:
+                raise self.fail(name, f"valid text; send other bytes as {name}_b64") from None
+        if encoded is None:
+            return None
+        try:
+            return base64.b64decode(str(encoded), validate=True)
+        except ValueError:
+            raise self.fail(f"{name}_b64", "base64") from None
+
+    def finish(self) -> None:
+        """Raise for members that nobody took: a misspelt option must not be lost in silence."""
+        unknown = sorted(set(self._body) - self._known)
+        if unknown:
+            raise BadRequestError(
+                f"unknown field {self._prefix}{unknown[0]}; known: {', '.join(sorted(self._known))}",
+                field=f"{self._prefix}{unknown[0]}",
+            )
+
+
+# --- the handshake -------------------------------------------------------------------------------
+
+
+class Claim(NamedTuple):
+    """What the gateway tells a daemon whose pod it has just taken.
+
+    `claim_id` names the claim: the same one again is answered alike, another is refused.
+    `previous_boot_id` is the start of the daemon before an image swap: a daemon that is still that
+    one must refuse, it is about to be stopped. `env`, `workdir` and `user` hold for all commands.
+    """
+
+    claim_id: str
+    previous_boot_id: str | None = None
+    env: tuple[tuple[str, str], ...] = ()
+    workdir: str | None = None
+    user: str | int | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """The members of the JSON body."""
+        body = {k: v for k, v in self._asdict().items() if v is not None and k != "env"}
+        if self.env:
+            body["env"] = dict(self.env)
+        return body
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, object]) -> Self:
+        """Parse the members of a JSON body.
+
+        Raises:
+            BadRequestError: names the field at fault.
+        """
+        reader = Fields(body)
+        claim_id = reader.text("claim_id")
+        if not claim_id:
+            raise reader.fail("claim_id", "a string that is not empty")
+        claim = cls(
+            claim_id=claim_id,
+            previous_boot_id=reader.text("previous_boot_id"),
+            env=reader.environment("env"),
+            workdir=reader.text("workdir"),
+            user=reader.text_or_int("user"),
+        )
+        reader.finish()
+        return claim
+
+
+class Info(NamedTuple):
+    """What a daemon says of itself: answer of `GET /v1/info` and of the claim."""
+
+    boot_id: str
+    version: str = ""
+    claim_id: str | None = None
+    uptime_s: float = 0.0
+    workdir: str = "/"
+    uid: int = 0
+    gid: int = 0
+    running: int = 0
+
+    def to_json(self) -> dict[str, object]:
+        """The members of the JSON body."""
+        return dict(self._asdict())
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, object]) -> Self:
+        """Parse; members that this version does not know are passed over."""
+        values = {name: body[name] for name in cls._fields if name in body}
+        return cls(**values)  # type: ignore[arg-type]
