@@ -6,6 +6,8 @@ test compares both.
 
 from __future__ import annotations
 
+import re
+
 DOMAIN = "sandman.dev"
 
 # --- namespaces and objects that the manifests create -------------------------------------------
@@ -106,3 +108,12 @@ MEDIA_BYTES = "application/octet-stream"
 ENV_URL = "SANDMAN_URL"
 ENV_TOKEN = "SANDMAN_TOKEN"  # noqa: S105
 ENV_CA = "SANDMAN_CA"
+
+# --- what Kubernetes takes as a label's value ----------------------------------------------------
+
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+
+
+def is_label(value: object) -> bool:
+    """Whether this can be a label's value: 1 to 63 of A-Z a-z 0-9 . _ - with alphanumeric ends."""
+    return isinstance(value, str) and _LABEL.fullmatch(value) is not None

@@ -1,0 +1,204 @@
+"""Which request gets which placeholder. Pure: no clock, no task, no socket.
+
+One owner (`pool`) tells it what it saw; `assign()` answers with what must be done. A request that
+waits is a *ticket*, a placeholder that may be taken is a *slot*. A slot is given to one ticket at
+most, whatever the order of events: it leaves `_free` when given, and nothing but `give_back` (the
+pod was not taken) brings it in again. A pod seen as free by a late watch event is no slot if it
+was given before: `_given` remembers that until the pod is gone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from gateway.model import Tier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slot:
+    """A vetted free placeholder."""
+
+    uid: str
+    pool: str
+    image: str
+    node: str
+    swap: bool
+    """Whether its image may be changed."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ticket:
+    """A request that waits for a sandbox."""
+
+    number: int
+    pool: str
+    image: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Order:
+    """What a ticket's owner must now do: claim `slot`, or make a pod when it is None."""
+
+    ticket: Ticket
+    tier: Tier
+    slot: Slot | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Statistics:
+    """Counts at one moment."""
+
+    waiting: int
+    free: int
+    claiming: int
+    cold: int
+
+
+class Allocation:
+    """The state behind `assign()`.
+
+    Args:
+        cold_max: pods in the making at once.
+        claims_max: claims in flight at once.
+    """
+
+    def __init__(self, *, cold_max: int, claims_max: int) -> None:
+        self._cold_max = cold_max
+        self._claims_max = claims_max
+        self._waiting: OrderedDict[int, Ticket] = OrderedDict()
+        # pool → image → uid → slot: a warm match and "any other image" are both found at once.
+        self._free: dict[str, dict[str, OrderedDict[str, Slot]]] = {}
+        self._slots: dict[str, Slot] = {}
+        self._given: set[str] = set()
+        self._busy: dict[int, Order] = {}
+        self._cordoned: set[str] = set()
+
+    def __repr__(self) -> str:
+        s = self.statistics()
+        return f"<Allocation waiting={s.waiting} free={s.free} claiming={s.claiming} cold={s.cold}>"
+
+    def statistics(self) -> Statistics:
+        """Counts for metrics."""
+        cold = sum(order.slot is None for order in self._busy.values())
+        return Statistics(len(self._waiting), len(self._slots), len(self._busy) - cold, cold)
+
+    def position(self, ticket: Ticket) -> int | None:
+        """Place in the queue, first is 1; None when the ticket does not wait."""
+        for place, number in enumerate(self._waiting, 1):
+            if number == ticket.number:
+                return place
+        return None
+
+    # --- what the owner saw ---
+
+    def arrive(self, ticket: Ticket, *, first: bool = False) -> None:
+        """A request begins to wait; `first` for one that lost its placeholder through no fault."""
+        self._waiting[ticket.number] = ticket
+        if first:
+            self._waiting.move_to_end(ticket.number, last=False)
+
+    def offer(self, slot: Slot) -> None:
+        """A placeholder is free and vetted. One that was given before is passed over."""
+        if slot.uid in self._given or slot.uid in self._slots:
+            return
+        self._slots[slot.uid] = slot
+        self._free.setdefault(slot.pool, {}).setdefault(slot.image, OrderedDict())[slot.uid] = slot
+
+    def withdraw(self, uid: str) -> None:
+        """A placeholder is no longer free (taken elsewhere, ended, deleting)."""
+        slot = self._slots.pop(uid, None)
+        if slot is not None:
+            self._drop(slot)
+
+    def forget(self, uid: str) -> None:
+        """The pod does not exist any more."""
+        self.withdraw(uid)
+        self._given.discard(uid)
+
+    def cordon(self, node: str, *, closed: bool) -> None:
+        """A node takes no more claims, or does again."""
+        (self._cordoned.add if closed else self._cordoned.discard)(node)
+
+    # --- what became of an order ---
+
+    def done(self, ticket: Ticket) -> None:
+        """The order was carried out, or its slot is lost: either way the slot is spent."""
+        self._busy.pop(ticket.number, None)
+
+    def leave(self, ticket: Ticket) -> None:
+        """The request waits no more (served, cancelled, timed out). An order that was not begun
+        gives its slot back; one that was begun must be ended with `done` first."""
+        self._waiting.pop(ticket.number, None)
+        order = self._busy.pop(ticket.number, None)
+        if order is not None and order.slot is not None:
+            self.give_back(order.slot)
+
+    def give_back(self, slot: Slot) -> None:
+        """A slot that was given was not taken after all, unless its pod is gone meanwhile."""
+        if slot.uid in self._given:
+            self._given.discard(slot.uid)
+            self.offer(slot)
+
+    # --- the decision ---
+
+    def assign(self) -> list[Order]:
+        """Orders for tickets that can be served now, in the order of arrival.
+
+        A ticket that cannot be served (its pool has no slot and too many pods are in the making)
+        does not hold up tickets of other pools behind it.
+        """
+        return list(self._decide())
+
+    def _decide(self) -> Iterator[Order]:
+        counts = self.statistics()
+        claims, cold = self._claims_max - counts.claiming, self._cold_max - counts.cold
+        for ticket in list(self._waiting.values()):
+            if claims <= 0 and cold <= 0:
+                return
+            slot = self._choose(ticket)
+            if slot is not None and claims > 0:
+                claims -= 1
+                yield self._give(ticket, slot)
+            elif slot is None and cold > 0:
+                cold -= 1
+                yield self._book(Order(ticket, Tier.COLD, None))
+
+    def _choose(self, ticket: Ticket) -> Slot | None:
+        """The best slot: the same image first, then any whose image may be changed."""
+        images = self._free.get(ticket.pool, {})
+        warm = self._first(images.get(ticket.image, OrderedDict()), changed=False)
+        if warm is not None:
+            return warm
+        for image, slots in images.items():
+            if image != ticket.image and (slot := self._first(slots, changed=True)) is not None:
+                return slot
+        return None
+
+    def _first(self, slots: OrderedDict[str, Slot], *, changed: bool) -> Slot | None:
+        for slot in slots.values():
+            if slot.node not in self._cordoned and (slot.swap or not changed):
+                return slot
+        return None
+
+    def _give(self, ticket: Ticket, slot: Slot) -> Order:
+        self.withdraw(slot.uid)
+        self._given.add(slot.uid)
+        return self._book(
+            Order(ticket, Tier.WARM if slot.image == ticket.image else Tier.SWAP, slot)
+        )
+
+    def _book(self, order: Order) -> Order:
+        self._waiting.pop(order.ticket.number, None)
+        self._busy[order.ticket.number] = order
+        return order
+
+    def _drop(self, slot: Slot) -> None:
+        images = self._free[slot.pool]
+        images[slot.image].pop(slot.uid, None)
+        if not images[slot.image]:
+            del images[slot.image]

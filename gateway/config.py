@@ -1,0 +1,137 @@
+"""The gateway's settings: each with a unit, a default and the reason for it.
+
+Read once, at the start, from environment variables `SANDMAN_GATEWAY_<FIELD>`; a bad value stops the
+program with the variable's name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from sandman import names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+PREFIX = "SANDMAN_GATEWAY_"
+
+
+class SettingError(ValueError):
+    """A setting cannot be used; the text names its variable."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All settings of one gateway replica."""
+
+    namespace: str = names.SYSTEM_NAMESPACE
+    """Namespace of the gateway's own objects: keys, certificate, allocator lease."""
+
+    sandbox_namespaces: tuple[str, ...] = (names.SANDBOX_NAMESPACE,)
+    """Namespaces with pools, separated by commas. Several for more than 3,000 pods, the most that
+    Kubernetes supports in one."""
+
+    bind: str = "0.0.0.0"  # noqa: S104 - a service in a pod listens on the pod's address
+    """Address to listen on."""
+
+    port: int = names.GATEWAY_PORT
+    """TCP port for HTTPS."""
+
+    pod_name: str = "gateway"
+    """This replica's name, from the downward API."""
+
+    pod_ip: str = "127.0.0.1"
+    """Address at which the other replicas reach this one, from the downward API."""
+
+    server_name: str = f"sandman-gateway.{names.SYSTEM_NAMESPACE}.svc"
+    """DNS name in the gateway's certificate; replicas verify each other by it."""
+
+    wait_max_s: float = 600.0
+    """Longest `wait_s` of an allocation: ten minutes, an image pull of many GiB."""
+
+    body_max_bytes: int = 1024 * 1024
+    """Largest JSON body that the gateway itself reads (allocation). Forwarded bodies are streamed."""
+
+    life_max_s: float = 7 * 24 * 3600.0
+    """Longest life that a caller may ask for: a week, longer than any episode known to us."""
+
+    life_default_s: float = 4 * 3600.0
+    """Life of a sandbox whose caller asked for none: four hours, the longest common episode limit."""
+
+    queue_max: int = 20_000
+    """Allocations that may wait at once; more are refused with 429. Twice the 11,858 of the largest
+    published run, at about 2 KiB each."""
+
+    cold_max: int = 16
+    """New pods in the making at once: three seconds of what one node launches (5 a second)."""
+
+    claims_max: int = 32
+    """Claims in flight at once: as many as the Kubernetes client has connections."""
+
+    claim_attempts: int = 3
+    """Placeholders tried for one request when they die before their handshake."""
+
+    handshake_s: float = 30.0
+    """Seconds for a claimed or started pod's daemon to answer, once its image is there."""
+
+    image_s: float = 300.0
+    """Seconds for an image to be pulled before the sandbox counts as failed."""
+
+    connect_s: float = 5.0
+    """Seconds to connect to a daemon: it is one network hop away."""
+
+    loss_s: float = 5.0
+    """Seconds to find out why a sandbox stopped answering before the caller hears `unreachable`."""
+
+    grace_s: float = 30.0
+    """Seconds that calls in flight get when the gateway is asked to stop."""
+
+    lame_duck_s: float = 5.0
+    """Seconds that it still accepts calls after SIGTERM: endpoints spread asynchronously."""
+
+    keep_ended: int = 20_000
+    """Ended sandboxes whose reason is remembered in memory."""
+
+    log_level: str = "info"
+    """debug, info, warning or error."""
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> Settings:
+        """Read the settings.
+
+        Raises:
+            SettingError: a value cannot be read, or a variable with our prefix is none of ours.
+        """
+        known = {PREFIX + field.name.upper(): field for field in dataclasses.fields(cls)}
+        unknown = sorted(k for k in environ if k.startswith(PREFIX) and k not in known)
+        if unknown:
+            raise SettingError(f"{unknown[0]} is not a setting; known: {', '.join(sorted(known))}")
+        values = {
+            field.name: _read(variable, str(field.type), environ[variable])
+            for variable, field in known.items()
+            if variable in environ
+        }
+        return cls(**values)  # type: ignore[arg-type]
+
+
+def _texts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+_READERS: dict[str, Callable[[str], object]] = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "tuple[str, ...]": _texts,
+}
+
+
+def _read(variable: str, kind: str, text: str) -> object:
+    try:
+        value = _READERS[kind](text)
+    except ValueError:
+        raise SettingError(f"{variable}={text!r} is not of type {kind}") from None
+    if value in ("", ()) or (isinstance(value, (int, float)) and not value >= 0):
+        raise SettingError(f"{variable}={text!r} must not be empty or negative")
+    return value

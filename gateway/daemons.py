@@ -1,0 +1,40 @@
+"""What the gateway's parts need of the daemons, and the two ways in which one can fail to answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from gateway.model import Instance
+    from sandman import wire
+
+
+class NotListeningError(Exception):
+    """The daemon does not answer yet, or it is still the one from before the swap."""
+
+
+class LostError(Exception):
+    """The connection to the daemon failed or broke. `sent`: the daemon may have begun the work."""
+
+    def __init__(self, detail: str, *, sent: bool) -> None:
+        super().__init__(detail)
+        self.sent = sent
+
+
+class Daemons(Protocol):
+    """Handshakes."""
+
+    async def claim(self, instance: Instance, claim: wire.Claim) -> wire.Info:
+        """Tell a daemon who has its pod; the same claim again is answered alike.
+
+        Raises:
+            NotListeningError: nobody answers there yet.
+            SandmanError: the daemon refuses.
+        """
+
+    async def info(self, instance: Instance) -> wire.Info:
+        """What the daemon says of itself.
+
+        Raises:
+            NotListeningError: nobody answers there.
+        """

@@ -1,0 +1,218 @@
+"""Carries out one order of the allocation: from placeholder or nothing to a sandbox that answers.
+
+The pod is taken by one write; from then on it is either handed over or deleted, whatever happens
+here: a failure, a cancelled caller, a reply that was lost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from typing import TYPE_CHECKING
+
+import trio
+
+from gateway.daemons import NotListeningError
+from gateway.model import Assignment, Ready, Timings
+from gateway.provider import ClaimLostError
+from sandman import wire
+from sandman.errors import (
+    DiedError,
+    ImagePullError,
+    SandmanError,
+    UnreachableError,
+    UnschedulableError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gateway.allocation import Order
+    from gateway.config import Settings
+    from gateway.daemons import Daemons
+    from gateway.model import Instance, SandboxRequest
+    from gateway.provider import Provider
+    from gateway.roster import Roster
+
+CLEANUP_S = 10.0
+"""Seconds for the deletion of a pod whose caller is gone; after that it is left to its lease."""
+FIRST_PAUSE_S = 0.01
+"""Pause between two dials of a daemon that is just starting (a swap takes 200 ms, a start 20 ms)."""
+LONGEST_PAUSE_S = 0.25
+
+
+REPLACEABLE = frozenset({"evicted", "preempted", "node_lost", "deleted"})
+"""Losses before the handshake that another placeholder makes good without the caller's knowing."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Want:
+    """A request with all that the gateway adds to it. `arrived` on the monotonic clock, seconds."""
+
+    request: SandboxRequest
+    image: str
+    tenant: str
+    key: str | None
+    record: Mapping[str, object]
+    arrived: float
+
+
+class Fulfilment:
+    """Carries out orders.
+
+    Args:
+        wall: seconds since the epoch, for what is written on pods.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        daemons: Daemons,
+        roster: Roster,
+        settings: Settings,
+        wall: Callable[[], float],
+    ) -> None:
+        self._provider = provider
+        self._daemons = daemons
+        self._roster = roster
+        self._settings = settings
+        self._wall = wall
+
+    async def carry_out(self, order: Order, want: Want) -> Ready:
+        """Take the pod and bring it to the point where commands run.
+
+        Raises:
+            ClaimLostError: the placeholder was lost before the handshake, through nobody's fault
+                that concerns the caller: another one may be tried.
+            SandmanError: final.
+        """
+        begun = trio.current_time()
+        assignment = self._assignment(order, want)
+        namespace, name = self._target(order, want)
+        try:
+            instance = await self._take(order, assignment, name)
+            claimed = trio.current_time()
+            self._roster.taken(instance)
+            claim = handshake(assignment.claim_id, assignment.previous_boot_id, want.request)
+            info = await self.wait_ready(instance, claim)
+        except ClaimLostError:
+            raise
+        except BaseException as error:
+            await self._discard(order, namespace, name, assignment.claim_id)
+            if isinstance(error, SandmanError) and error.reason in REPLACEABLE:
+                raise ClaimLostError(error.reason) from error
+            raise
+        ready = trio.current_time()
+        timings = Timings(
+            (begun - want.arrived) * 1e3, (claimed - begun) * 1e3, (ready - claimed) * 1e3
+        )
+        return Ready(self._roster.registry.get(instance.uid) or instance, info.boot_id, timings)
+
+    async def wait_ready(self, instance: Instance, claim: wire.Claim) -> wire.Info:
+        """Dial the daemon until it accepts the claim, or until the pod's news say that it never will.
+
+        Raises:
+            SandmanError: why it will not become ready.
+        """
+        with trio.move_on_after(self._settings.image_s + self._settings.handshake_s):
+            return await self._dial(instance.uid, instance, claim)
+        raise self._too_late(instance)
+
+    # --- taking ---
+
+    def _assignment(self, order: Order, want: Want) -> Assignment:
+        swapped = order.slot is not None and order.slot.image != want.image
+        return Assignment(
+            claim_id=secrets.token_hex(16),
+            previous_boot_id=(
+                self._roster.boot_id(order.slot.uid) if swapped and order.slot else None
+            ),
+            tier=order.tier,
+            tenant=want.tenant,
+            image=want.image,
+            expires_at=self._wall() + want.request.max_s,
+            max_s=want.request.max_s,
+            request=want.record,
+            run=want.request.run,
+            key=want.key,
+        )
+
+    def _target(self, order: Order, want: Want) -> tuple[str, str]:
+        """Namespace and name of the pod: a new one is named here, so that it can be found again
+        when the reply to its creation is lost."""
+        if order.slot is None:
+            spec = self._roster.pools[want.request.pool]
+            return spec.namespace, f"sandman-cold-{spec.name}-{secrets.token_hex(5)}"
+        placeholder = self._roster.registry.get(order.slot.uid)
+        if placeholder is None:
+            raise ClaimLostError(order.slot.uid)
+        return placeholder.namespace, placeholder.name
+
+    async def _take(self, order: Order, assignment: Assignment, name: str) -> Instance:
+        if order.slot is None:
+            spec = self._roster.pools[order.ticket.pool]
+            return await self._provider.create(spec, name, assignment)
+        placeholder = self._roster.registry.get(order.slot.uid)
+        if placeholder is None:
+            raise ClaimLostError(order.slot.uid)
+        return await self._provider.claim(placeholder, assignment)
+
+    async def _discard(self, order: Order, namespace: str, name: str, claim_id: str) -> None:
+        """Delete what the order took. A placeholder that does not carry the claim was never taken:
+        it is given back."""
+        with trio.move_on_after(CLEANUP_S, shield=True):
+            ours = await self._provider.discard(namespace, name, claim_id)
+            if not ours and order.slot is not None:
+                self._roster.allocation.give_back(order.slot)
+
+    # --- becoming ready ---
+
+    async def _dial(self, uid: str, instance: Instance, claim: wire.Claim) -> wire.Info:
+        pause = FIRST_PAUSE_S
+        while True:
+            instance = self._roster.registry.get(uid) or instance
+            await self._check(uid, instance)
+            if instance.address is not None:
+                try:
+                    return await self._daemons.claim(instance, claim)
+                except NotListeningError:
+                    pause = min(pause * 1.3, LONGEST_PAUSE_S)
+            else:
+                pause = LONGEST_PAUSE_S
+            with trio.move_on_after(pause):
+                await self._roster.wait_change(uid)
+
+    async def _check(self, uid: str, instance: Instance) -> None:
+        """Raise when the pod will never be ready."""
+        ended = self._roster.registry.ending(instance.id)
+        ending = instance.ending or (ended[1] if ended else None)
+        if ending is None and not instance.is_stuck and self._roster.registry.get(uid) is not None:
+            return
+        known = await self._provider.explain(instance)
+        if known is not None:
+            raise known.error(instance.id)
+        if instance.is_stuck and ending is None and instance.waiting is not None:
+            reason, message = instance.waiting
+            raise ImagePullError(f"{instance.image}: {reason}: {message}", sandbox=instance.id)
+        if ending is None:
+            raise DiedError("the pod went away before it was ready", sandbox=instance.id)
+        raise ending.error(instance.id)
+
+    def _too_late(self, instance: Instance) -> SandmanError:
+        now = self._roster.registry.get(instance.uid) or instance
+        if now.node is None:
+            return UnschedulableError("no node had room in time", sandbox=instance.id)
+        if not now.running:
+            return ImagePullError(f"{now.image} was not there in time", sandbox=instance.id)
+        return UnreachableError("the daemon did not answer in time", sandbox=instance.id)
+
+
+def handshake(claim_id: str, previous_boot_id: str | None, request: SandboxRequest) -> wire.Claim:
+    """What the daemon is told."""
+    return wire.Claim(
+        claim_id=claim_id,
+        previous_boot_id=previous_boot_id,
+        env=request.env,
+        workdir=request.workdir,
+        user=request.user,
+    )

@@ -1,0 +1,168 @@
+"""The values that the gateway's parts hand to each other. Frozen; no I/O; no behaviour to speak of."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING
+
+from sandman import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Tier(enum.StrEnum):
+    """How a sandbox came to be, fastest first."""
+
+    WARM = "warm"
+    """The placeholder ran the wanted image already."""
+    SWAP = "swap"
+    """The placeholder's image was changed in place."""
+    COLD = "cold"
+    """A pod was made for it."""
+
+
+WAITING_STATES = {
+    "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
+    "CreateContainerConfigError", "CreateContainerError", "RunContainerError",
+}  # fmt: skip
+"""Reasons of the kubelet for a container that will not start by itself; others only take time."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Principal:
+    """Who calls. `sandbox` and `boot_id` are set when the token is that of one sandbox."""
+
+    tenant: str
+    key_id: str
+    sandbox: str | None = None
+    boot_id: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxRequest:
+    """What a caller asks for, parsed and checked. Times in seconds."""
+
+    image: str | None
+    pool: str
+    env: tuple[tuple[str, str], ...] = ()
+    workdir: str | None = None
+    user: str | int | None = None
+    run: str | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    max_s: float
+    wait_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a sandbox is no more: `reason` is one of `sandman.errors`."""
+
+    reason: str
+    detail: str
+    cause: str | None = None
+    at: float | None = None
+    """Seconds since the epoch, None when nobody knows."""
+    facts: Mapping[str, object] = dataclasses.field(default_factory=dict)
+
+    def error(self, sandbox: str) -> errors.SandmanError:
+        """The error that every call to the sandbox gets from now on."""
+        kind = errors.by_reason().get(self.reason, errors.DiedError)
+        return kind(self.detail, sandbox=sandbox, cause=self.cause, facts=self.facts)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One pod as its watch shows it. Times in seconds since the epoch."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    """The API server's resourceVersion: opaque."""
+    pool: str
+    state: str
+    tenant: str | None = None
+    run: str | None = None
+    key: str | None = None
+    tier: str | None = None
+    image: str = ""
+    image_digest: str | None = None
+    node: str | None = None
+    address: str | None = None
+    nonce: str = ""
+    key_id: str = ""
+    claim_id: str | None = None
+    previous_boot_id: str | None = None
+    """The daemon start before the image swap of the claim; None when nothing was swapped."""
+    created_at: float = 0.0
+    started_at: float | None = None
+    expires_at: float | None = None
+    request: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    running: bool = False
+    deleting: bool = False
+    waiting: tuple[str, str] | None = None
+    """Reason and message of a container that cannot start."""
+    ending: Ending | None = None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether its container cannot start."""
+        return self.waiting is not None and self.waiting[0] in WAITING_STATES
+
+    @property
+    def id(self) -> str:
+        """Name and the first 8 of the uid: pod names recur at millions a month."""
+        return f"{self.name}-{self.uid[:8]}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What a claim writes on a pod. Times in seconds, `expires_at` since the epoch."""
+
+    claim_id: str
+    previous_boot_id: str | None
+    tier: Tier
+    tenant: str
+    image: str
+    expires_at: float
+    max_s: float
+    request: Mapping[str, object]
+    """What was asked for, as it is kept on the pod and told to the caller again."""
+    run: str | None = None
+    key: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """A pool as its Deployment declares it."""
+
+    namespace: str
+    name: str
+    image: str
+    swap: bool
+    wanted: int
+    """Free placeholders wanted: the Deployment's replicas."""
+    most: int | None
+    """Most pods of this pool at once, free and leased; None: no limit of the pool's own."""
+    template: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    """The Deployment's pod template, as it stands."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Timings:
+    """Where the time of one allocation went, milliseconds."""
+
+    queued_ms: float
+    claim_ms: float
+    ready_ms: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ready:
+    """A sandbox that was just handed over."""
+
+    instance: Instance
+    boot_id: str
+    timings: Timings

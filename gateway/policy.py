@@ -1,0 +1,39 @@
+"""What a principal may do. Pure.
+
+What is another tenant's does not exist: the answer is the same 404 as for an id that never was.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandman.errors import ForbiddenError, NotFoundError
+
+if TYPE_CHECKING:
+    from gateway.model import Principal
+
+
+def may_manage(principal: Principal) -> None:
+    """May allocate, list and release sandboxes.
+
+    Raises:
+        ForbiddenError: the token is that of one sandbox.
+    """
+    if principal.sandbox is not None:
+        raise ForbiddenError("a sandbox's token is good for its commands and files only")
+
+
+def may_use(principal: Principal, sandbox: str, tenant: str | None) -> None:
+    """May see this sandbox and send it commands and files.
+
+    Args:
+        principal: who calls.
+        sandbox: the id that the caller gave.
+        tenant: the tenant of the sandbox with that id; None when there is no such sandbox.
+
+    Raises:
+        NotFoundError: no such sandbox, or not this principal's.
+    """
+    own = principal.sandbox is None or principal.sandbox == sandbox
+    if tenant is None or tenant != principal.tenant or not own:
+        raise NotFoundError(f"no sandbox {sandbox}", sandbox=sandbox)

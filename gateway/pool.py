@@ -1,0 +1,261 @@
+"""The pool: requests in, sandboxes out. Async shell over `allocation`, which decides.
+
+Whatever way a call ends, by success, failure or cancellation at any await, the pod it took is
+either handed over or deleted, and its place in the queue is given up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+from typing import TYPE_CHECKING
+
+import structlog
+import trio
+
+from gateway.allocation import Ticket
+from gateway.daemons import NotListeningError
+from gateway.fulfilment import Want, handshake
+from gateway.model import Ready, Timings
+from gateway.provider import ClaimLostError
+from sandman.errors import BadRequestError, CapacityError, ConflictError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from gateway.allocation import Order
+    from gateway.config import Settings
+    from gateway.daemons import Daemons
+    from gateway.fulfilment import Fulfilment
+    from gateway.model import Instance, PoolSpec, SandboxRequest
+    from gateway.provider import News
+    from gateway.roster import Roster
+
+log = structlog.get_logger()
+
+VETS_AT_ONCE = 32
+"""Handshakes with new placeholders in flight: each costs both sides about a millisecond."""
+VET_PAUSES_S = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
+"""Pauses between tries to reach a new placeholder's daemon, which starts within 30 ms."""
+
+
+class Pool:
+    """All pools of this gateway.
+
+    Args:
+        roster: what is there.
+        fulfilment: carries out orders.
+        daemons: reaches placeholders for vetting.
+        settings: limits.
+    """
+
+    def __init__(
+        self, roster: Roster, fulfilment: Fulfilment, daemons: Daemons, settings: Settings
+    ) -> None:
+        self._roster = roster
+        self._allocation = roster.allocation
+        self._fulfilment = fulfilment
+        self._daemons = daemons
+        self._settings = settings
+        self._numbers = itertools.count(1)
+        self._waiters: dict[int, _Waiter] = {}
+        self._keys: dict[str, _KeyLock] = {}
+
+    def __repr__(self) -> str:
+        return f"<Pool {self._allocation!r} keys={len(self._keys)}>"
+
+    async def run(self, news: trio.MemoryReceiveChannel[News]) -> None:
+        """Take in the provider's news until its channel closes."""
+        limiter = trio.CapacityLimiter(VETS_AT_ONCE)
+        async with news, trio.open_nursery() as nursery:
+            vetting: set[str] = set()
+            async for item in news:
+                fresh = self._roster.apply(item)
+                if fresh is not None and fresh.uid not in vetting:
+                    vetting.add(fresh.uid)
+                    nursery.start_soon(self._vet, fresh, vetting, limiter)
+                self._pump()
+
+    # --- allocation ---
+
+    async def allocate(self, tenant: str, request: SandboxRequest, key: str | None) -> Ready:
+        """A sandbox for this request, ready for commands.
+
+        Args:
+            tenant: whose it will be.
+            request: what is wanted.
+            key: the caller's idempotency key: the same one gives the same sandbox.
+
+        Raises:
+            CapacityError: none was free within `wait_s`, or the queue is full.
+            SandmanError: the image or the pod failed.
+        """
+        spec = self._spec(request.pool)
+        want = Want(
+            request=request,
+            image=request.image or spec.image,
+            tenant=tenant,
+            key=None if key is None else key_label(tenant, key),
+            record=record(request),
+            arrived=trio.current_time(),
+        )
+        if want.key is None:
+            return await self._allocate(want)
+        async with self._alone(want.key):
+            made = self._roster.registry.with_key(want.key)
+            return await (self._allocate(want) if made is None else self._again(made, want))
+
+    def _spec(self, name: str) -> PoolSpec:
+        spec = self._roster.pools.get(name)
+        if spec is None:
+            known = ", ".join(sorted(self._roster.pools)) or "none"
+            raise BadRequestError(f"no pool {name!r}; there are: {known}", field="pool")
+        return spec
+
+    async def _allocate(self, want: Want) -> Ready:
+        if len(self._waiters) >= self._settings.queue_max:
+            raise CapacityError("the queue is full", retry_after=1.0, facts={"queue": "full"})
+        waiter = _Waiter(Ticket(next(self._numbers), want.request.pool, want.image))
+        self._waiters[waiter.ticket.number] = waiter
+        try:
+            with trio.move_on_after(want.request.wait_s):
+                return await self._attempts(waiter, want)
+        finally:
+            waiter.place = self._allocation.position(waiter.ticket)
+            del self._waiters[waiter.ticket.number]
+            self._allocation.leave(waiter.ticket)
+            self._pump()
+        raise self._timed_out(waiter, want)
+
+    async def _attempts(self, waiter: _Waiter, want: Want) -> Ready:
+        for attempt in range(self._settings.claim_attempts):
+            self._allocation.arrive(waiter.ticket, first=attempt > 0)
+            self._pump()
+            order = await waiter.wait_order()
+            try:
+                return await self._fulfilment.carry_out(order, want)
+            except ClaimLostError:
+                log.info("claim lost", attempt=attempt, slot=order.slot and order.slot.uid)
+            finally:
+                waiter.order = None
+                self._allocation.done(waiter.ticket)
+                self._pump()
+        raise CapacityError("every placeholder tried was lost", retry_after=1.0)
+
+    def _timed_out(self, waiter: _Waiter, want: Want) -> CapacityError:
+        facts: dict[str, object] = {"waited_s": want.request.wait_s, "place": waiter.place}
+        doing = "starting" if waiter.place is None else f"number {waiter.place} in the queue"
+        return CapacityError(
+            f"no sandbox within wait_s={want.request.wait_s:g} (it was {doing})",
+            retry_after=1.0,
+            facts=facts,
+        )
+
+    def _pump(self) -> None:
+        """Let the allocation decide, and hand its orders to those who wait for them."""
+        for order in self._allocation.assign():
+            self._waiters[order.ticket.number].give(order)
+
+    # --- the same key again ---
+
+    async def _again(self, made: Instance, want: Want) -> Ready:
+        """The sandbox that this key made before; finishes its handshake if nobody did."""
+        if made.request.get("fingerprint") != want.record["fingerprint"]:
+            raise ConflictError(
+                "this Idempotency-Key was used with another request", sandbox=made.id
+            )
+        claim = handshake(made.claim_id or "", made.previous_boot_id, want.request)
+        with trio.move_on_after(want.request.wait_s):
+            info = await self._fulfilment.wait_ready(made, claim)
+            now = self._roster.registry.get(made.uid) or made
+            waited = (trio.current_time() - want.arrived) * 1e3
+            return Ready(now, info.boot_id, Timings(0.0, 0.0, waited))
+        raise UnreachableError("the sandbox of this key does not answer", sandbox=made.id)
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, key: str) -> AsyncIterator[None]:
+        """One call at a time for each key: the others wait and then find what the first made."""
+        entry = self._keys.setdefault(key, _KeyLock())
+        entry.users += 1
+        try:
+            async with entry.lock:
+                yield
+        finally:
+            entry.users -= 1
+            if not entry.users:
+                del self._keys[key]
+
+    # --- vetting ---
+
+    async def _vet(
+        self, instance: Instance, vetting: set[str], limiter: trio.CapacityLimiter
+    ) -> None:
+        """A placeholder counts as free once its daemon has answered, with its boot id."""
+        try:
+            for pause in VET_PAUSES_S:
+                try:
+                    async with limiter:
+                        info = await self._daemons.info(instance)
+                except NotListeningError:
+                    await trio.sleep(pause)
+                else:
+                    if info.claim_id is None:
+                        self._roster.vetted(instance.uid, info.boot_id)
+                        self._pump()
+                    return
+            log.warning("placeholder does not answer", pod=instance.name)
+        finally:
+            vetting.discard(instance.uid)
+
+
+class _Waiter:
+    """One waiting call and the order it was given."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        self.ticket = ticket
+        self.order: Order | None = None
+        self.place: int | None = None
+        """Place in the queue when the wait ended; None when it was served."""
+        self._given = trio.Event()
+
+    def give(self, order: Order) -> None:
+        self.order = order
+        self._given.set()
+
+    async def wait_order(self) -> Order:
+        """The order that the allocation gives."""
+        while self.order is None:
+            self._given = trio.Event()
+            await self._given.wait()
+        return self.order
+
+
+class _KeyLock:
+    """A lock and how many use it, so that it can be forgotten."""
+
+    def __init__(self) -> None:
+        self.lock = trio.Lock()
+        self.users = 0
+
+
+def key_label(tenant: str, key: str) -> str:
+    """The label's value for a tenant's idempotency key: nobody can read or guess the key from it."""
+    return hashlib.sha256(f"{tenant}\0{key}".encode()).hexdigest()[:40]
+
+
+def record(request: SandboxRequest) -> dict[str, object]:
+    """What is kept of a request on its pod. The environment is not: it may hold secrets; of it
+    only the fingerprint of the whole request tells."""
+    kept: dict[str, object] = {
+        "image": request.image,
+        "pool": request.pool,
+        "workdir": request.workdir,
+        "user": request.user,
+        "labels": dict(request.labels),
+        "max_s": request.max_s,
+    }
+    whole = json.dumps([kept, request.run, sorted(request.env)], sort_keys=True)
+    kept["fingerprint"] = hashlib.sha256(whole.encode()).hexdigest()
+    return kept

@@ -1,0 +1,85 @@
+"""Where pods come from. What the pool needs of a provider, and the news that a provider sends up."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from gateway.model import Assignment, Ending, Instance, PoolSpec
+
+
+class ClaimLostError(Exception):
+    """Somebody else has the placeholder, or it is going away: take the next."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seen:
+    """A pod is there, or has changed."""
+
+    instance: Instance
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gone:
+    """A pod is no more; `ending` says why as far as the pod itself told."""
+
+    uid: str
+    ending: Ending
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PoolSeen:
+    """A pool is there, or has changed."""
+
+    spec: PoolSpec
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PoolGone:
+    """A pool's Deployment is no more."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """A node takes new claims, or not (cordoned, not ready)."""
+
+    name: str
+    closed: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Synced:
+    """All that was there at the start has been told."""
+
+
+News = Seen | Gone | PoolSeen | PoolGone | NodeSeen | Synced
+
+
+class Provider(Protocol):
+    """What `pool` needs: each method is one thing done to one pod."""
+
+    async def claim(self, instance: Instance, assignment: Assignment) -> Instance:
+        """Take a free placeholder, and change its image when the assignment's is another.
+
+        Raises:
+            ClaimLostError: it is not free any more.
+        """
+
+    async def create(self, spec: PoolSpec, name: str, assignment: Assignment) -> Instance:
+        """Make a pod of this name from the pool's template, leased from the start."""
+
+    async def delete(self, instance: Instance) -> None:
+        """Delete exactly this pod (by uid); one that is gone already is no error."""
+
+    async def discard(self, namespace: str, name: str, claim_id: str) -> bool:
+        """Delete the pod if it carries this claim, even when the reply to the claim or creation was
+        lost; answers whether it did."""
+
+    async def read(self, namespace: str, name: str) -> Instance | None:
+        """The pod as the API server has it now."""
+
+    async def explain(self, instance: Instance) -> Ending | None:
+        """Why its container cannot start, from the pod's events; None when they do not tell."""

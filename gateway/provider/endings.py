@@ -1,0 +1,117 @@
+"""Why a pod ended, in the words of `sandman.errors`. Pure.
+
+What Kubernetes says is scattered over phase, reason, conditions, the container's state and events;
+this is the one place that knows where.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from gateway.model import Ending
+from sandman.errors import INFRASTRUCTURE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sandman.service.kube.objects import Event, Pod, StateTerminated
+
+_POD_REASONS = {
+    "Evicted": ("evicted", "the node put the pod out"),
+    "DeadlineExceeded": ("expired", "its longest life was over"),
+    "Preempting": ("preempted", "a pod of higher priority took its place"),
+    "Preempted": ("preempted", "a pod of higher priority took its place"),
+    "NodeLost": ("node_lost", "the node went away"),
+    "NodeShutdown": ("node_lost", "the node was shut down"),
+    "Terminated": ("node_lost", "the node was shut down"),
+    "NodeAffinity": ("node_lost", "the node no longer takes this pod"),
+}
+_DISRUPTIONS = {
+    "PreemptionByScheduler": ("preempted", "a pod of higher priority took its place"),
+    "DeletionByTaintManager": ("node_lost", "the node was tainted or lost"),
+    "DeletionByPodGC": ("node_lost", "the node does not exist any more"),
+    "EvictionByEvictionAPI": ("evicted", "somebody drained the node"),
+    "TerminationByKubelet": ("evicted", "the node was short of something or shut down"),
+}
+
+
+def of_pod(pod: Pod) -> Ending | None:
+    """Why the pod has ended; None while it has not."""
+    if pod.status.phase not in {"Failed", "Succeeded"}:
+        return None
+    last = _last_state(pod)
+    at = last.finished_at.timestamp() if last is not None and last.finished_at else None
+    known = _POD_REASONS.get(pod.status.reason) or _disruption(pod)
+    if known is not None:
+        reason, text = known
+        detail = f"{text}: {pod.status.message}" if pod.status.message else text
+        return Ending(reason, detail, at=at)
+    if last is not None and last.reason == "OOMKilled":
+        return Ending("oom", "the sandbox was killed for want of memory", at=at)
+    return _died(last, at)
+
+
+def of_deletion(pod: Pod) -> Ending:
+    """Why a pod that somebody deleted is no more."""
+    known = _disruption(pod)
+    if known is not None:
+        return Ending(*known)
+    return Ending("deleted", "somebody deleted its pod")
+
+
+def _died(last: StateTerminated | None, at: float | None) -> Ending:
+    if last is None:
+        # A pod that fails without a container never ran: the node refused it.
+        return Ending("died", "the pod failed before it ran", cause=INFRASTRUCTURE, at=at)
+    facts = {"exit_code": last.exit_code, "kubelet_reason": last.reason}
+    detail = f"its first process ended with exit code {last.exit_code}"
+    return Ending("died", detail, at=at, facts=facts)
+
+
+def _disruption(pod: Pod) -> tuple[str, str] | None:
+    for condition in pod.status.conditions or ():
+        if condition.type == "DisruptionTarget" and condition.status == "True":
+            return _DISRUPTIONS.get(condition.reason)
+    return None
+
+
+def _last_state(pod: Pod) -> StateTerminated | None:
+    name = pod.spec.containers[0].name if pod.spec.containers else ""
+    for status in pod.status.container_statuses or ():
+        if status.name == name and status.state is not None:
+            return status.state.terminated
+    return None
+
+
+# --- images --------------------------------------------------------------------------------------
+
+_NOT_FOUND = re.compile(
+    r"not found|manifest unknown|name unknown|repository .* does not exist|no such image"
+    r"|InvalidImageName|invalid reference|couldn't parse image",
+    re.IGNORECASE,
+)
+_DENIED = re.compile(
+    r"unauthori[sz]ed|denied|forbidden|authentication required|\b401\b|\b403\b", re.IGNORECASE
+)
+_PULL_EVENTS = {"Failed", "ErrImageNeverPull", "InspectFailed", "BackOff", "FailedMount"}
+
+
+def of_image(image: str, messages: Iterable[str]) -> Ending | None:
+    """What went wrong with an image, from what kubelet and runtime said; None when they said nothing
+    of an image. "Not found" wins over "denied": registries answer a missing private repository with
+    both in one text, and a pull that is only throttled has neither."""
+    texts = [text for text in messages if "image" in text.lower() or "pull" in text.lower()]
+    if not texts:
+        return None
+    told = max(texts, key=len)
+    if any(_DENIED.search(text) for text in texts) and not any("not found" in t for t in texts):
+        return Ending("image_denied", f"image {image}: the registry refuses it: {told}")
+    if any(_NOT_FOUND.search(text) for text in texts):
+        return Ending("image_not_found", f"image {image}: there is none: {told}")
+    return Ending("image_pull", f"image {image}: it could not be pulled: {told}")
+
+
+def image_messages(events: Iterable[Event]) -> list[str]:
+    """The texts of a pod's events that may be about its image."""
+    return [event.message for event in events if event.reason in _PULL_EVENTS and event.message]

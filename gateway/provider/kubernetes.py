@@ -1,0 +1,145 @@
+"""Pods of a real cluster: the provider's methods as calls to the API server.
+
+Here Kubernetes errors become ours; nothing of `sandman.service.kube` goes further up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+import trio
+
+from gateway.provider import ClaimLostError, endings, patches, pods
+from sandman.errors import (
+    BadRequestError,
+    ImageNotFoundError,
+    InternalError,
+    QuotaError,
+    SandmanError,
+    UnreachableError,
+)
+from sandman.service import kube
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.model import Assignment, Ending, Instance, PoolSpec
+
+log = structlog.get_logger()
+
+DELETE_GRACE_S = 1
+"""Seconds between TERM and KILL for a released pod: its daemon exits at once on TERM."""
+EXPLAIN_TRIES = 8
+EXPLAIN_PAUSE_S = 0.25
+"""The event with the cause is written beside the status, up to two seconds later."""
+
+
+class KubernetesProvider:
+    """Pods as sandboxes.
+
+    Args:
+        api: the API server.
+        wall: seconds since the epoch.
+    """
+
+    def __init__(self, api: kube.Kube, wall: Callable[[], float]) -> None:
+        self._api = api
+        self._wall = wall
+
+    async def claim(self, instance: Instance, assignment: Assignment) -> Instance:
+        """See `Provider.claim`."""
+        operations = patches.claim(instance, assignment, self._wall())
+        try:
+            pod = await self._api.patch_json(
+                kube.PODS, instance.name, operations, namespace=instance.namespace
+            )
+        except (kube.InvalidError, kube.NotFoundError) as error:
+            if isinstance(error, kube.InvalidError) and not error.is_patch_failure:
+                raise BadRequestError(
+                    f"the API server refuses the image: {error.message}", field="image"
+                ) from error
+            raise ClaimLostError(instance.uid) from error
+        except kube.KubeError as error:
+            raise translate(error) from error
+        return pods.instance(pod)
+
+    async def create(self, spec: PoolSpec, name: str, assignment: Assignment) -> Instance:
+        """See `Provider.create`."""
+        body = patches.cold_pod(spec, name, assignment)
+        try:
+            pod = await self._api.create(kube.PODS, body, namespace=spec.namespace)
+        except kube.KubeError as error:
+            raise translate(error) from error
+        return pods.instance(pod)
+
+    async def delete(self, instance: Instance) -> None:
+        """See `Provider.delete`."""
+        await self._delete(
+            instance.namespace,
+            instance.name,
+            kube.Deletion(uid=instance.uid, grace_period_s=DELETE_GRACE_S),
+        )
+
+    async def discard(self, namespace: str, name: str, claim_id: str) -> bool:
+        """See `Provider.discard`."""
+        instance = await self.read(namespace, name)
+        if instance is None or instance.claim_id != claim_id:
+            return False
+        await self.delete(instance)
+        return True
+
+    async def read(self, namespace: str, name: str) -> Instance | None:
+        """See `Provider.read`."""
+        try:
+            pod = await self._api.get(kube.PODS, name, namespace=namespace)
+        except kube.NotFoundError:
+            return None
+        except kube.KubeError as error:
+            raise translate(error) from error
+        return pods.instance(pod)
+
+    async def explain(self, instance: Instance) -> Ending | None:
+        """See `Provider.explain`."""
+        for _ in range(EXPLAIN_TRIES):
+            ending = endings.of_image(instance.image, await self._image_messages(instance))
+            if ending is not None:
+                return ending
+            if instance.ending is not None and instance.ending.reason != "died":
+                return None
+            await trio.sleep(EXPLAIN_PAUSE_S)
+        return None
+
+    async def _image_messages(self, instance: Instance) -> list[str]:
+        own = [instance.waiting[1]] if instance.is_stuck and instance.waiting else []
+        try:
+            listing = await self._api.list(
+                kube.EVENTS,
+                namespace=instance.namespace,
+                field_selector=f"involvedObject.uid={instance.uid}",
+            )
+        except kube.KubeError as error:
+            log.warning("events could not be read", pod=instance.name, error=str(error))
+            return own
+        return own + endings.image_messages(listing.items)
+
+    async def _delete(self, namespace: str, name: str, deletion: kube.Deletion) -> None:
+        try:
+            await self._api.delete(kube.PODS, name, deletion, namespace=namespace, idempotent=True)
+        except (kube.NotFoundError, kube.ConflictError):
+            # Gone already, or the name is another pod's by now.
+            return
+        except kube.KubeError as error:
+            raise translate(error) from error
+
+
+def translate(error: kube.KubeError) -> SandmanError:
+    """What a caller hears of a failed call to the API server."""
+    text = error.message
+    if isinstance(error, kube.ForbiddenError) and "exceeded quota" in text:
+        return QuotaError(f"the namespace's quota is used up: {text}", retry_after=5.0)
+    if isinstance(error, kube.InvalidError) and "image" in text:
+        return ImageNotFoundError(f"the API server refuses the image: {text}")
+    if isinstance(error, (kube.ThrottledError, kube.UnavailableError)):
+        return UnreachableError(f"the API server: {text}", retry_after=error.retry_after or 1.0)
+    return InternalError(f"the API server: {error}")

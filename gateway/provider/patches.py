@@ -1,0 +1,128 @@
+"""What is written to the API server. Pure.
+
+The claim is one JSON patch whose `test` operations make it atomic on the server: of two that want
+the same placeholder one gets 422. It touches nothing that the kubelet writes, so a status update in
+between does no harm, as it would with resourceVersion.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+from sandman import names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gateway.model import Assignment, Instance, PoolSpec
+
+CLOCK_SLACK_S = 60.0
+"""Added to the kubelet's deadline: clocks of gateway and node may differ by a minute without harm;
+the lease itself ends earlier."""
+
+Operation = dict[str, Any]
+
+
+def claim(instance: Instance, assignment: Assignment, now: float) -> list[Operation]:
+    """The patch that takes a free placeholder.
+
+    Args:
+        instance: the placeholder.
+        assignment: what to write on it.
+        now: seconds since the epoch.
+    """
+    age = max(0.0, now - (instance.started_at or now))
+    operations = [
+        _operation("test", "/metadata/uid", instance.uid),
+        _operation("test", _label(names.LABEL_STATE), names.STATE_FREE),
+        _operation("test", "/metadata/deletionTimestamp", None),
+        # Without owner and out of the selector, the ReplicaSet lets go of it and makes another.
+        {"op": "remove", "path": "/metadata/ownerReferences"},
+        _operation("replace", _label(names.LABEL_STATE), names.STATE_LEASED),
+    ]
+    if instance.image != assignment.image:
+        operations.append(_operation("replace", "/spec/containers/0/image", assignment.image))
+    deadline = _deadline(assignment, age)
+    operations.append(_operation("add", "/spec/activeDeadlineSeconds", deadline))
+    operations += [_operation("add", _label(k), v) for k, v in lease_labels(assignment).items()]
+    operations += [
+        _operation("add", _annotation(k), v) for k, v in lease_annotations(assignment).items()
+    ]
+    return operations
+
+
+def cold_pod(spec: PoolSpec, name: str, assignment: Assignment) -> dict[str, Any]:
+    """A pod from the pool's template that is leased from the start."""
+    template: dict[str, Any] = copy.deepcopy(dict(spec.template))
+    metadata: dict[str, Any] = template.get("metadata") or {}
+    body: dict[str, Any] = template["spec"]
+    body["containers"][0]["image"] = assignment.image
+    body["activeDeadlineSeconds"] = _deadline(assignment, 0.0)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": spec.namespace,
+            "labels": {
+                **(metadata.get("labels") or {}),
+                names.LABEL_STATE: names.STATE_LEASED,
+                **lease_labels(assignment),
+            },
+            "annotations": {**(metadata.get("annotations") or {}), **lease_annotations(assignment)},
+        },
+        "spec": body,
+    }
+
+
+def lease_labels(assignment: Assignment) -> dict[str, str]:
+    """Labels that a lease sets beside the state."""
+    values = {
+        names.LABEL_TENANT: assignment.tenant,
+        names.LABEL_TIER: assignment.tier.value,
+        names.LABEL_RUN: assignment.run,
+        names.LABEL_KEY: assignment.key,
+    }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def lease_annotations(assignment: Assignment) -> dict[str, str]:
+    """Annotations that a lease sets."""
+    claim_of: dict[str, object] = {"id": assignment.claim_id}
+    if assignment.previous_boot_id is not None:
+        claim_of["previous_boot_id"] = assignment.previous_boot_id
+    return {
+        names.ANNOTATION_CLAIM: _json(claim_of),
+        names.ANNOTATION_LEASE: _json({"expires_at": round(assignment.expires_at, 3)}),
+        names.ANNOTATION_REQUEST: _json(assignment.request),
+        names.ANNOTATION_SAFE_TO_EVICT: "false",
+    }
+
+
+def _deadline(assignment: Assignment, age: float) -> int:
+    """The kubelet counts from the pod's start, so a placeholder's age is added to the longest life."""
+    return math.ceil(assignment.max_s + age + CLOCK_SLACK_S)
+
+
+def _operation(kind: str, path: str, value: object) -> Operation:
+    return {"op": kind, "path": path, "value": value}
+
+
+def _label(key: str) -> str:
+    return "/metadata/labels/" + _escape(key)
+
+
+def _annotation(key: str) -> str:
+    return "/metadata/annotations/" + _escape(key)
+
+
+def _escape(key: str) -> str:
+    """A key as part of a JSON pointer (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _json(value: Mapping[str, object]) -> str:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True)

@@ -1,0 +1,118 @@
+"""Kubernetes objects → the gateway's values. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from gateway.model import Instance, PoolSpec
+from gateway.provider import endings
+from sandman import names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from sandman.service.kube.objects import ContainerStatus, Deployment, Node, Pod
+
+
+def instance(pod: Pod) -> Instance:
+    """A pod of a pool, as the gateway sees it."""
+    meta = pod.metadata
+    main = main_status(pod)
+    claim = load_object(meta.annotation(names.ANNOTATION_CLAIM))
+    lease = load_object(meta.annotation(names.ANNOTATION_LEASE))
+    return Instance(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        version=meta.resource_version,
+        pool=meta.label(names.LABEL_POOL),
+        state=meta.label(names.LABEL_STATE),
+        tenant=meta.label(names.LABEL_TENANT) or None,
+        run=meta.label(names.LABEL_RUN) or None,
+        key=meta.label(names.LABEL_KEY) or None,
+        tier=meta.label(names.LABEL_TIER) or None,
+        image=pod.spec.containers[0].image if pod.spec.containers else "",
+        image_digest=_digest(main, swapped=bool(claim.get("previous_boot_id"))),
+        node=pod.spec.node_name or None,
+        address=pod.status.pod_ip or None,
+        nonce=meta.annotation(names.ANNOTATION_NONCE),
+        key_id=meta.annotation(names.ANNOTATION_KEY_ID),
+        claim_id=_text(claim.get("id")),
+        previous_boot_id=_text(claim.get("previous_boot_id")),
+        created_at=_seconds(meta.creation_timestamp) or 0.0,
+        started_at=_seconds(pod.status.start_time),
+        expires_at=_number(lease.get("expires_at")),
+        request=load_object(meta.annotation(names.ANNOTATION_REQUEST)),
+        running=main is not None and main.state is not None and main.state.running is not None,
+        deleting=meta.deletion_timestamp is not None,
+        waiting=_waiting(main),
+        ending=endings.of_pod(pod),
+    )
+
+
+def pool(deployment: Deployment) -> PoolSpec | None:
+    """A pool's Deployment; None when its template has no container, which the server never admits."""
+    meta = deployment.metadata
+    template = deployment.spec.template or {}
+    containers = template.get("spec", {}).get("containers") or [{}]
+    image = containers[0].get("image")
+    if not image:
+        return None
+    most = meta.annotation(names.ANNOTATION_POOL_MAX)
+    return PoolSpec(
+        namespace=meta.namespace,
+        name=meta.label(names.LABEL_POOL),
+        image=image,
+        swap=meta.annotation(names.ANNOTATION_POOL_SWAP, "true") == "true",
+        wanted=deployment.spec.replicas if deployment.spec.replicas is not None else 1,
+        most=int(most) if most.isdecimal() else None,
+        template=template,
+    )
+
+
+def is_closed(node: Node) -> bool:
+    """Whether a node takes no new claims: cordoned, or its kubelet is not heard of."""
+    return node.spec.unschedulable or not node.is_ready
+
+
+def main_status(pod: Pod) -> ContainerStatus | None:
+    """Status of the container that the daemon runs in: the first of the specification."""
+    name = pod.spec.containers[0].name if pod.spec.containers else ""
+    return next((s for s in pod.status.container_statuses or () if s.name == name), None)
+
+
+def load_object(text: str) -> Mapping[str, object]:
+    """The JSON object in an annotation; empty when it is absent or was broken by somebody."""
+    try:
+        value = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _waiting(main: ContainerStatus | None) -> tuple[str, str] | None:
+    if main is None or main.state is None or main.state.waiting is None:
+        return None
+    return main.state.waiting.reason, main.state.waiting.message
+
+
+def _digest(main: ContainerStatus | None, *, swapped: bool) -> str | None:
+    """The image's digest. After a swap the status tells of the old container until the restart has
+    been counted."""
+    if main is None or not main.image_id or (swapped and main.restart_count == 0):
+        return None
+    return main.image_id
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

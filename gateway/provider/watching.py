@@ -1,0 +1,81 @@
+"""Watches pods, pools and nodes of the cluster and tells the pool of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from gateway.provider import Gone, NodeSeen, PoolGone, PoolSeen, Seen, Synced, endings, pods
+from sandman import names
+from sandman.service import kube
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gateway.provider import News
+
+BUFFER = 64
+"""Changes between a watch and the pool: one TCP read brings about as many; a full channel stops the
+reading, and the API server copes with that."""
+
+
+async def watch(
+    api: kube.Kube, namespaces: tuple[str, ...], send: trio.MemorySendChannel[News]
+) -> None:
+    """Send news until cancelled; `Synced` once when everything that was there has been told."""
+    async with send, trio.open_nursery() as nursery:
+        reflectors: list[kube.Reflector[Any]] = []
+
+        def begin(
+            translate: Callable[[Any, bool], Iterator[News]], reflector: kube.Reflector[Any]
+        ) -> None:
+            reflectors.append(reflector)
+            nursery.start_soon(_relay, reflector, translate, send.clone())
+
+        begin(_node, kube.Reflector(api, kube.NODES))
+        for namespace in namespaces:
+            begin(_pool, _of_pools(api, kube.DEPLOYMENTS, namespace))
+            begin(_pod, _of_pools(api, kube.PODS, namespace))
+        for reflector in reflectors:
+            await reflector.synced.wait()
+        await send.send(Synced())
+
+
+def _of_pools(api: kube.Kube, resource: kube.Resource[Any], namespace: str) -> kube.Reflector[Any]:
+    return kube.Reflector(api, resource, namespace=namespace, label_selector=names.LABEL_POOL)
+
+
+async def _relay(
+    reflector: kube.Reflector[Any],
+    translate: Callable[[Any, bool], Iterator[News]],
+    send: trio.MemorySendChannel[News],
+) -> None:
+    """Run one reflector and pass on what its changes mean."""
+    into, out = trio.open_memory_channel[kube.Change[Any]](BUFFER)
+    async with send, out, trio.open_nursery() as nursery:
+        nursery.start_soon(reflector.run, into)
+        async for change in out:
+            if isinstance(change, kube.Synced):
+                continue
+            for news in translate(change.object, isinstance(change, kube.Deleted)):
+                await send.send(news)
+
+
+def _pod(pod: kube.Pod, gone: bool) -> Iterator[News]:
+    if gone:
+        yield Gone(pod.metadata.uid, endings.of_pod(pod) or endings.of_deletion(pod))
+    else:
+        yield Seen(pods.instance(pod))
+
+
+def _pool(deployment: kube.Deployment, gone: bool) -> Iterator[News]:
+    spec = pods.pool(deployment)
+    if gone:
+        yield PoolGone(deployment.metadata.label(names.LABEL_POOL))
+    elif spec is not None:
+        yield PoolSeen(spec)
+
+
+def _node(node: kube.Node, gone: bool) -> Iterator[News]:
+    yield NodeSeen(node.metadata.name, closed=not gone and pods.is_closed(node))

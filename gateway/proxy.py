@@ -1,0 +1,287 @@
+"""Forwards a call to the sandbox's daemon, bytes as they come, both ways.
+
+A call ends when its sandbox does: with the true reason, in the form that the caller reads (a problem
+document before the response began, an ERROR frame after). It never ends as a result.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Protocol
+
+import trio
+
+from gateway.daemons import LostError, NotListeningError
+from sandman import names, wire
+from sandman.errors import (
+    DeletedError,
+    DiedError,
+    OutcomeUnknownError,
+    SandmanError,
+    UnreachableError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    import httpx
+    from starlette.types import Receive, Scope, Send
+
+    from gateway.config import Settings
+    from gateway.model import Instance
+    from gateway.registry import Registry
+    from gateway.roster import Roster
+    from gateway.upstream import Upstream
+
+REQUEST_HEADERS = ("content-type", "content-length", "accept", "range")
+"""What goes on to the daemon. A list of what may, not of what may not: the caller's Authorization,
+cookies, hop-by-hop and routing headers have no business inside a sandbox."""
+RESPONSE_HEADERS = (
+    "content-type",
+    "content-length",
+    "content-range",
+    "accept-ranges",
+    "sandman-mode",
+    "retry-after",
+)
+SAFE_HEADERS = (
+    (b"content-security-policy", b"sandbox"),
+    (b"x-content-type-options", b"nosniff"),
+)
+"""What comes from a sandbox was written by an untrusted program: a browser must not run it on the
+gateway's origin."""
+
+
+class Pods(Protocol):
+    """What is needed of the provider."""
+
+    async def read(self, namespace: str, name: str) -> Instance | None:
+        """The pod as it is now; None when there is none."""
+
+
+class Proxy:
+    """Forwards calls.
+
+    Args:
+        roster: which pod has ended.
+        upstream: the way to the daemons.
+        pods: asked when the watch does not know yet why a daemon went silent.
+    """
+
+    def __init__(self, roster: Roster, upstream: Upstream, pods: Pods, settings: Settings) -> None:
+        self._roster = roster
+        self._registry: Registry = roster.registry
+        self._upstream = upstream
+        self._pods = pods
+        self._settings = settings
+        self._boots: dict[str, str] = {}
+
+    def learn(self, uid: str, boot_id: str) -> None:
+        """Pin a sandbox to the daemon start that was handed over."""
+        self._boots[uid] = boot_id
+
+    def forget_ended(self) -> None:
+        """Drop pins of pods that are gone."""
+        for uid in [uid for uid in self._boots if self._registry.get(uid) is None]:
+            del self._boots[uid]
+
+    async def boot_id(self, instance: Instance) -> str:
+        """The daemon start that the sandbox's claim was made with.
+
+        Raises:
+            DiedError: the daemon that answers there was never claimed.
+            UnreachableError: nobody answers there.
+        """
+        known = self._boots.get(instance.uid)
+        if known is not None:
+            return known
+        try:
+            info = await self._upstream.info(instance)
+        except NotListeningError as error:
+            raise await self._diagnose(
+                instance, LostError(str(error), sent=False), "GET"
+            ) from error
+        if info.claim_id != instance.claim_id:
+            raise DiedError("another daemon answers there", sandbox=instance.id)
+        self.learn(instance.uid, info.boot_id)
+        return info.boot_id
+
+    def forward(self, instance: Instance, boot_id: str, path: str) -> Forwarding:
+        """The call as a response that Starlette runs: an ASGI application.
+
+        Args:
+            instance: where to.
+            boot_id: the daemon start that the caller means.
+            path: path and raw query at the daemon.
+        """
+        return Forwarding(self, instance, boot_id, path)
+
+    async def run(self, forwarding: Forwarding, scope: Scope, receive: Receive, send: Send) -> None:
+        """Carry out one forwarding."""
+        instance, reply = forwarding.instance, _Reply(send)
+        lost: LostError | None = None
+        with trio.CancelScope() as ended, self._registry.during(instance.uid, ended):
+            try:
+                await self._exchange(forwarding, scope, receive, reply)
+            except LostError as error:
+                lost = error
+        if ended.cancelled_caught or lost is not None:
+            await reply.fail(await self._diagnose(instance, lost, scope["method"]))
+
+    async def _exchange(
+        self, forwarding: Forwarding, scope: Scope, receive: Receive, reply: _Reply
+    ) -> None:
+        headers = request_headers(scope, forwarding.boot_id)
+        content = body_of(receive) if has_body(headers, scope) else None
+        async with self._upstream.open(
+            forwarding.instance, scope["method"], forwarding.path, headers, content
+        ) as response:
+            await reply.start(response)
+            async for chunk in response.aiter_raw():
+                await reply.body(chunk)
+            await reply.end()
+
+    async def _diagnose(
+        self, instance: Instance, lost: LostError | None, method: str
+    ) -> SandmanError:
+        """Why the daemon went silent: what is known at once, else what is found out in `loss_s`."""
+        with trio.move_on_after(self._settings.loss_s):
+            while (error := self._known_end(instance)) is None:
+                if await self._is_gone(instance):
+                    return self._known_end(instance) or DeletedError(
+                        "somebody deleted its pod", sandbox=instance.id
+                    )
+                with trio.move_on_after(1.0):
+                    await self._roster.wait_change(instance.uid)
+            return error
+        detail = f"the sandbox does not answer: {lost}" if lost else "the sandbox does not answer"
+        if lost is not None and lost.sent and method == "POST":
+            return OutcomeUnknownError(
+                f"{detail}; the command may or may not have run", sandbox=instance.id
+            )
+        return UnreachableError(detail, sandbox=instance.id, retry_after=1.0)
+
+    def _known_end(self, instance: Instance) -> SandmanError | None:
+        now = self._registry.get(instance.uid)
+        if now is not None and now.ending is not None:
+            return now.ending.error(instance.id)
+        remembered = self._registry.ending(instance.id)
+        return None if remembered is None else remembered[1].error(instance.id)
+
+    async def _is_gone(self, instance: Instance) -> bool:
+        """Ask the API server itself: the watch may be behind."""
+        try:
+            now = await self._pods.read(instance.namespace, instance.name)
+        except SandmanError:
+            return False
+        if now is None or now.uid != instance.uid:
+            return True
+        if now.ending is not None:
+            self._registry.put(now)
+        return False
+
+
+class Forwarding:
+    """One call on its way; an ASGI application."""
+
+    def __init__(self, proxy: Proxy, instance: Instance, boot_id: str, path: str) -> None:
+        self._proxy = proxy
+        self.instance = instance
+        self.boot_id = boot_id
+        self.path = path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run it."""
+        await self._proxy.run(self, scope, receive, send)
+
+
+class _Reply:
+    """The response to the caller, as far as it has come."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._frames: wire.FrameDecoder | None = None
+        self._started = False
+
+    async def start(self, response: httpx.Response) -> None:
+        if response.headers.get("content-type", "").startswith(names.MEDIA_FRAMES):
+            self._frames = wire.FrameDecoder()
+        headers = [
+            (name.encode(), response.headers[name].encode("latin-1"))
+            for name in RESPONSE_HEADERS
+            if name in response.headers
+        ]
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": response.status_code,
+                "headers": [*headers, *SAFE_HEADERS],
+            }
+        )
+        self._started = True
+
+    async def body(self, chunk: bytes) -> None:
+        """Pass bytes on; of frames whole ones only, so that an ERROR frame can always follow."""
+        if self._frames is not None:
+            chunk = b"".join(wire.encode_frame(*frame) for frame in self._frames.feed(chunk))
+        if chunk:
+            await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    async def end(self) -> None:
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def fail(self, error: SandmanError) -> None:
+        """Tell the caller, in the form that is still possible.
+
+        Raises:
+            SandmanError: nothing was sent yet: the edge makes a problem document of it.
+        """
+        if not self._started:
+            raise error
+        if self._frames is None:
+            # A body cut short of its length or last chunk is an error to every HTTP client.
+            raise BrokenBodyError(str(error))
+        problem = json.dumps(error.problem()).encode()
+        await self.body(
+            wire.encode_frame(wire.ERROR, problem)
+        ) if not self._frames.is_clean else None
+        await self._send(
+            {
+                "type": "http.response.body",
+                "body": wire.encode_frame(wire.ERROR, problem),
+                "more_body": False,
+            }
+        )
+
+
+class BrokenBodyError(Exception):
+    """The sandbox was lost in the middle of a body; the connection to the caller is cut."""
+
+
+def request_headers(scope: Scope, boot_id: str) -> dict[str, str]:
+    """Headers for the daemon: the caller's that may pass, and the boot that is meant."""
+    given = dict(scope["headers"])
+    passed = {
+        name: given[name.encode()].decode("latin-1")
+        for name in REQUEST_HEADERS
+        if name.encode() in given
+    }
+    return {**passed, names.HEADER_BOOT_ID: boot_id}
+
+
+def has_body(headers: Mapping[str, str], scope: Scope) -> bool:
+    """Whether the caller sends a body."""
+    chunked = any(name == b"transfer-encoding" for name, _ in scope["headers"])
+    return chunked or headers.get("content-length", "0") != "0"
+
+
+async def body_of(receive: Receive) -> AsyncIterator[bytes]:
+    """The request's body as it comes in."""
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise LostError("the caller went away", sent=True)
+        more = message.get("more_body", False)
+        if message.get("body"):
+            yield message["body"]

@@ -1,0 +1,158 @@
+"""Every pod that the gateway knows, found by id, run and idempotency key; and who waits for its end.
+
+Fed by the watch and by the gateway's own writes, whichever comes first. Pure but for one thing: a
+call in flight registers its cancel scope, so that it ends when its sandbox does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict, defaultdict
+from typing import TYPE_CHECKING, Protocol
+
+from sandman import names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gateway.model import Ending, Instance
+
+
+class Cancellable(Protocol):
+    """What the registry needs of a cancel scope."""
+
+    def cancel(self) -> None:
+        """End the call that owns this scope."""
+
+
+class Registry:
+    """Instances by uid, with indexes.
+
+    Args:
+        keep_ended: how many endings of pods that are gone are remembered.
+    """
+
+    def __init__(self, *, keep_ended: int) -> None:
+        self._by_uid: dict[str, Instance] = {}
+        self._by_id: dict[str, str] = {}
+        self._by_key: dict[str, set[str]] = defaultdict(set)
+        self._by_tenant: dict[str, set[str]] = defaultdict(set)
+        self._ended: OrderedDict[str, tuple[str | None, Ending]] = OrderedDict()
+        self._keep_ended = keep_ended
+        self._calls: dict[str, set[Cancellable]] = defaultdict(set)
+        self._claimed: dict[str, Instance] = {}
+
+    def __repr__(self) -> str:
+        return f"<Registry pods={len(self._by_uid)} ended={len(self._ended)}>"
+
+    # --- reading ---
+
+    def get(self, uid: str) -> Instance | None:
+        """The pod with this uid."""
+        return self._by_uid.get(uid)
+
+    def find(self, sandbox: str) -> Instance | None:
+        """The pod with this sandbox id."""
+        uid = self._by_id.get(sandbox)
+        return None if uid is None else self._by_uid.get(uid)
+
+    def ending(self, sandbox: str) -> tuple[str | None, Ending] | None:
+        """Tenant and ending of a sandbox whose pod is gone, as long as it is remembered."""
+        return self._ended.get(sandbox)
+
+    def with_key(self, key: str) -> Instance | None:
+        """The living sandbox that was made under this idempotency key."""
+        found = [self._by_uid[uid] for uid in self._by_key.get(key, ())]
+        alive = [
+            one
+            for one in found
+            if one.ending is None and not one.deleting and one.id not in self._ended
+        ]
+        return alive[0] if alive else None
+
+    def of_tenant(self, tenant: str, run: str | None = None) -> list[Instance]:
+        """The tenant's sandboxes, oldest first."""
+        found = (self._by_uid[uid] for uid in self._by_tenant.get(tenant, ()))
+        return sorted(
+            (one for one in found if run is None or one.run == run),
+            key=lambda one: (one.created_at, one.id),
+        )
+
+    def all(self) -> list[Instance]:
+        """Every pod."""
+        return list(self._by_uid.values())
+
+    # --- writing ---
+
+    def put(self, instance: Instance, *, claimed: bool = False) -> Instance:
+        """A pod as just seen; answers what is now known of it.
+
+        Args:
+            instance: what was seen.
+            claimed: it is the answer to our own claim: until the watch has caught up with it, a
+                sighting from before the claim (`free`) must not undo it.
+        """
+        if claimed:
+            self._claimed[instance.uid] = instance
+        elif instance.uid in self._claimed:
+            if instance.state == names.STATE_FREE:
+                return self._by_uid[instance.uid]
+            del self._claimed[instance.uid]
+        self._unindex(instance.uid)
+        self._index(instance)
+        if instance.ending is not None:
+            self._end_calls(instance.uid)
+        return instance
+
+    def remove(self, uid: str, ending: Ending) -> None:
+        """The pod is gone. `ending` is told to later callers, unless the pod had one itself."""
+        instance = self._by_uid.get(uid)
+        self._claimed.pop(uid, None)
+        if instance is None:
+            return
+        self._unindex(uid)
+        if instance.state != names.STATE_FREE:
+            self.remember(instance, instance.ending or ending)
+        self._end_calls(uid)
+
+    def remember(self, instance: Instance, ending: Ending) -> None:
+        """Keep why a sandbox ended; the first reason stays."""
+        self._ended.setdefault(instance.id, (instance.tenant, ending))
+        while len(self._ended) > self._keep_ended:
+            self._ended.popitem(last=False)
+
+    @contextlib.contextmanager
+    def during(self, uid: str, call: Cancellable) -> Iterator[None]:
+        """Cancel `call` when the pod ends while the block runs."""
+        self._calls[uid].add(call)
+        try:
+            yield
+        finally:
+            calls = self._calls.get(uid)
+            if calls is not None:
+                calls.discard(call)
+                if not calls:
+                    del self._calls[uid]
+
+    def _end_calls(self, uid: str) -> None:
+        for call in list(self._calls.get(uid, ())):
+            call.cancel()
+
+    def _index(self, instance: Instance) -> None:
+        self._by_uid[instance.uid] = instance
+        self._by_id[instance.id] = instance.uid
+        if instance.key is not None:
+            self._by_key[instance.key].add(instance.uid)
+        if instance.tenant is not None:
+            self._by_tenant[instance.tenant].add(instance.uid)
+
+    def _unindex(self, uid: str) -> None:
+        old = self._by_uid.pop(uid, None)
+        if old is None:
+            return
+        self._by_id.pop(old.id, None)
+        for index, value in ((self._by_key, old.key), (self._by_tenant, old.tenant)):
+            if value is not None and value in index:
+                index[value].discard(uid)
+                if not index[value]:
+                    del index[value]

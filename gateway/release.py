@@ -1,0 +1,53 @@
+"""Gives sandboxes back: deletes their pods, by uid, and remembers that it was the owner's wish."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from gateway.model import Ending
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gateway.model import Instance
+    from gateway.provider import Provider
+    from gateway.registry import Registry
+
+DELETES_AT_ONCE = 16
+"""Deletions in flight for one run: half of the connections to the API server."""
+
+
+class Releaser:
+    """Releases sandboxes.
+
+    Args:
+        wall: seconds since the epoch.
+    """
+
+    def __init__(self, registry: Registry, provider: Provider, wall: Callable[[], float]) -> None:
+        self._registry = registry
+        self._provider = provider
+        self._wall = wall
+
+    async def release(self, instance: Instance) -> None:
+        """Delete the pod. Its pending calls end with `released` once the API server has agreed."""
+        await self._provider.delete(instance)
+        ending = Ending("released", "it was released", at=self._wall())
+        self._registry.remove(instance.uid, ending)
+
+    async def release_all(self, instances: Iterable[Instance]) -> int:
+        """Release each; answers how many there were."""
+        limiter = trio.CapacityLimiter(DELETES_AT_ONCE)
+        count = 0
+
+        async def one(instance: Instance) -> None:
+            async with limiter:
+                await self.release(instance)
+
+        async with trio.open_nursery() as nursery:
+            for instance in instances:
+                count += 1
+                nursery.start_soon(one, instance)
+        return count

@@ -1,0 +1,107 @@
+"""What is there just now: takes the provider's news one by one and keeps registry, pools and the
+allocation's free slots in step with it. Sync; between two awaits of its owner it is whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from gateway import provider as providers
+from gateway.allocation import Slot
+from sandman import names
+
+if TYPE_CHECKING:
+    from gateway.allocation import Allocation
+    from gateway.model import Ending, Instance, PoolSpec
+    from gateway.registry import Registry
+
+
+class Roster:
+    """State behind the pool.
+
+    Args:
+        registry: gets every pod.
+        allocation: gets every vetted free placeholder.
+    """
+
+    def __init__(self, registry: Registry, allocation: Allocation) -> None:
+        self.registry = registry
+        self.allocation = allocation
+        self.pools: dict[str, PoolSpec] = {}
+        self.synced = trio.Event()
+        self._boots: dict[str, str] = {}
+        self._changes: dict[str, trio.Event] = {}
+
+    def __repr__(self) -> str:
+        return f"<Roster pools={sorted(self.pools)} {self.registry!r} {self.allocation!r}>"
+
+    def apply(self, news: providers.News) -> Instance | None:
+        """Take in one piece of news; answers the pod that must be vetted before it counts as free."""
+        match news:
+            case providers.Seen(instance):
+                return self._seen(instance)
+            case providers.Gone(uid, ending):
+                self._gone(uid, ending)
+            case providers.PoolSeen(spec):
+                self.pools[spec.name] = spec
+            case providers.PoolGone(name):
+                self.pools.pop(name, None)
+            case providers.NodeSeen(name, closed):
+                self.allocation.cordon(name, closed=closed)
+            case providers.Synced():
+                self.synced.set()
+        return None
+
+    def vetted(self, uid: str, boot_id: str) -> None:
+        """The daemon of a free placeholder answered: it may be given from now on."""
+        instance = self.registry.get(uid)
+        if instance is None:
+            return
+        self._boots[uid] = boot_id
+        spec = self.pools.get(instance.pool)
+        if spec is not None and is_free(instance):
+            slot = Slot(uid, instance.pool, instance.image, instance.node or "", spec.swap)
+            self.allocation.offer(slot)
+
+    def boot_id(self, uid: str) -> str | None:
+        """The daemon start that was vetted."""
+        return self._boots.get(uid)
+
+    def taken(self, instance: Instance) -> None:
+        """Our own claim or creation succeeded, and this is what the API server answered."""
+        self.registry.put(instance, claimed=True)
+
+    async def wait_change(self, uid: str) -> None:
+        """Return at the pod's next news."""
+        await self._changes.setdefault(uid, trio.Event()).wait()
+
+    def _seen(self, instance: Instance) -> Instance | None:
+        instance = self.registry.put(instance)
+        self._wake(instance.uid)
+        if is_free(instance):
+            return None if instance.uid in self._boots else instance
+        self.allocation.withdraw(instance.uid)
+        return None
+
+    def _gone(self, uid: str, ending: Ending) -> None:
+        self.registry.remove(uid, ending)
+        self.allocation.forget(uid)
+        self._boots.pop(uid, None)
+        self._wake(uid)
+
+    def _wake(self, uid: str) -> None:
+        event = self._changes.pop(uid, None)
+        if event is not None:
+            event.set()
+
+
+def is_free(instance: Instance) -> bool:
+    """Whether a pod is a placeholder that could be claimed, vetted or not."""
+    return (
+        instance.state == names.STATE_FREE
+        and instance.running
+        and instance.address is not None
+        and instance.ending is None
+        and not instance.deleting
+    )

@@ -1,0 +1,104 @@
+"""What all routes share: the parts that they call, and how a request names its caller."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from gateway import auth, policy
+from sandman import wire
+from sandman.errors import NotFoundError, TooLargeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.requests import Request
+
+    from gateway.auth import Credentials
+    from gateway.config import Settings
+    from gateway.handoff import Handoff
+    from gateway.model import Instance, Principal
+    from gateway.pool import Pool
+    from gateway.provider import Provider
+    from gateway.proxy import Proxy
+    from gateway.release import Releaser
+    from gateway.roster import Roster
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """The parts, as `serve` has put them together."""
+
+    settings: Settings
+    credentials: Credentials
+    roster: Roster
+    provider: Provider
+    pool: Pool
+    releaser: Releaser
+    proxy: Proxy
+    handoff: Handoff
+    wall: Callable[[], float]
+    """Seconds since the epoch."""
+
+    def principal(self, request: Request) -> Principal:
+        """Who calls.
+
+        Raises:
+            UnauthenticatedError: nobody whom we know.
+        """
+        return auth.authenticate(
+            request.headers.get("authorization"), self.credentials, self.wall()
+        )
+
+    async def find(self, principal: Principal, sandbox: str) -> Instance:
+        """The living or ended sandbox with this id, if it is the principal's.
+
+        On a cache miss the API server is asked once: this replica's watch may be behind the one that
+        made the sandbox.
+
+        Raises:
+            NotFoundError: none, or somebody else's.
+            SandmanError: it has ended and its pod is gone; the reason is the error.
+        """
+        instance = self.roster.registry.find(sandbox)
+        if instance is None:
+            self._raise_if_ended(principal, sandbox)
+            instance = await self._read(sandbox)
+        tenant = None if instance is None else instance.tenant
+        policy.may_use(principal, sandbox, tenant)
+        self._raise_if_ended(principal, sandbox)
+        if instance is None:
+            raise NotFoundError(f"no sandbox {sandbox}", sandbox=sandbox)
+        return instance
+
+    def _raise_if_ended(self, principal: Principal, sandbox: str) -> None:
+        remembered = self.roster.registry.ending(sandbox)
+        if remembered is not None:
+            tenant, ending = remembered
+            policy.may_use(principal, sandbox, tenant)
+            raise ending.error(sandbox)
+
+    async def _read(self, sandbox: str) -> Instance | None:
+        name, _, uid = sandbox.rpartition("-")
+        if not name or len(uid) != 8:
+            return None
+        for namespace in self.settings.sandbox_namespaces:
+            instance = await self.provider.read(namespace, name)
+            if instance is not None and instance.id == sandbox:
+                return instance
+        return None
+
+
+async def json_body(request: Request, limit: int) -> dict[str, object]:
+    """The request's JSON object; an empty body is an empty object.
+
+    Raises:
+        TooLargeError: over `limit` bytes.
+        BadRequestError: not a JSON object.
+    """
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > limit:
+            raise TooLargeError(f"the body is over {limit} bytes", field="body")
+    return wire.load_object(bytes(data)) if data.strip() else {}

@@ -1,0 +1,135 @@
+"""Bodies and parameters → frozen values. Pure; each refusal names the field."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from gateway.model import SandboxRequest
+from sandman import names, wire
+from sandman.errors import BadRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gateway.config import Settings
+
+DEFAULT_POOL = "root"
+DEFAULT_WAIT_S = 60.0
+RECORD_MAX_BYTES = 32 * 1024
+"""Labels of one sandbox in all: they are kept in an annotation, whose pod may have 256 KiB of them."""
+KEY_MAX = 200
+"""Characters of an idempotency key: a UUID has 36, a path through a job's names fits."""
+
+# The grammar of the distribution specification (github.com/distribution/reference), as one pattern.
+_COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_HOST = (
+    r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
+    r"(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*|\[[0-9a-fA-F:]+\])(?::[0-9]+)?"
+)
+_IMAGE = re.compile(
+    rf"(?:{_HOST}/)?(?P<name>{_COMPONENT}(?:/{_COMPONENT})*)"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@[A-Za-z][A-Za-z0-9]*:[0-9a-fA-F]{32,})?"
+)
+IMAGE_MAX = 512
+
+
+def sandbox_request(body: Mapping[str, object], settings: Settings) -> SandboxRequest:
+    """The body of `POST /v1/sandboxes`.
+
+    Raises:
+        BadRequestError: names the field at fault.
+    """
+    reader = wire.Fields(body)
+    request = SandboxRequest(
+        image=image(reader.text("image")),
+        pool=reader.text("pool") or DEFAULT_POOL,
+        env=reader.environment("env"),
+        workdir=_workdir(reader.text("workdir")),
+        user=reader.text_or_int("user"),
+        run=run_name(reader.text("run")),
+        labels=_labels(reader.raw("labels")),
+        max_s=_life(reader.raw("lease"), settings),
+        wait_s=_wait(reader.seconds("wait_s"), settings),
+    )
+    reader.finish()
+    return request
+
+
+def image(text: str | None) -> str | None:
+    """An image reference, as it is given.
+
+    Raises:
+        BadRequestError: it is none.
+    """
+    if text is not None and (len(text) > IMAGE_MAX or not _IMAGE.fullmatch(text)):
+        raise BadRequestError(
+            f"image {text[:80]!r} is not an image reference (host/name:tag or host/name@sha256:…)",
+            field="image",
+        )
+    return text
+
+
+def run_name(text: str | None) -> str | None:
+    """The name of a run.
+
+    Raises:
+        BadRequestError: it cannot be a label's value.
+    """
+    if text is not None and not names.is_label(text):
+        raise BadRequestError("run must be 1 to 63 of A-Z a-z 0-9 . _ -", field="run")
+    return text
+
+
+def idempotency_key(text: str | None) -> str | None:
+    """The header's value.
+
+    Raises:
+        BadRequestError: empty or too long.
+    """
+    if text is not None and not 0 < len(text) <= KEY_MAX:
+        raise BadRequestError(
+            f"{names.HEADER_IDEMPOTENCY_KEY} must have 1 to {KEY_MAX} characters",
+            field=names.HEADER_IDEMPOTENCY_KEY,
+        )
+    return text
+
+
+def _workdir(text: str | None) -> str | None:
+    if text is not None and not text.startswith("/"):
+        raise BadRequestError("workdir must be an absolute path", field="workdir")
+    return text
+
+
+def _labels(value: object) -> tuple[tuple[str, str], ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+        raise BadRequestError("labels must be an object of strings", field="labels")
+    if sum(len(key) + len(item) for key, item in value.items()) > RECORD_MAX_BYTES:
+        raise BadRequestError(f"labels are over {RECORD_MAX_BYTES} bytes", field="labels")
+    return tuple(sorted(value.items()))
+
+
+def _life(value: object, settings: Settings) -> float:
+    if value is None:
+        return settings.life_default_s
+    if not isinstance(value, dict):
+        raise BadRequestError("lease must be an object", field="lease")
+    reader = wire.Fields(value, "lease.")
+    asked = reader.seconds("max_s")
+    reader.finish()
+    if asked is not None and asked > settings.life_max_s:
+        raise BadRequestError(
+            f"lease.max_s is over the longest life of {settings.life_max_s:g} s",
+            field="lease.max_s",
+        )
+    return asked or settings.life_default_s
+
+
+def _wait(asked: float | None, settings: Settings) -> float:
+    if asked is not None and asked > settings.wait_max_s:
+        raise BadRequestError(
+            f"wait_s is over the longest wait of {settings.wait_max_s:g} s", field="wait_s"
+        )
+    return asked or DEFAULT_WAIT_S

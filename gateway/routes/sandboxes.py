@@ -1,0 +1,115 @@
+"""Allocate, show, list and release sandboxes; list pools."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from gateway import policy, tokens, views
+from gateway.routes import parse
+from gateway.routes.context import json_body
+from sandman import names
+from sandman.errors import SandmanError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+    from gateway.metrics import Metrics
+    from gateway.model import Ready
+    from gateway.routes.context import Context
+
+TOKEN_SLACK_S = 60.0
+"""A sandbox token outlives the lease by this much, so that the caller hears `expired` and not 401."""
+
+GONE = {404, 410}
+
+
+class SandboxRoutes:
+    """Endpoints over the pool."""
+
+    def __init__(self, context: Context, metrics: Metrics) -> None:
+        self._context = context
+        self._metrics = metrics
+
+    def routes(self) -> list[Route]:
+        """Where they are."""
+        return [
+            Route("/v1/sandboxes", self.create, methods=["POST"]),
+            Route("/v1/sandboxes", self.list, methods=["GET"]),
+            Route("/v1/sandboxes/{id}", self.show, methods=["GET"]),
+            Route("/v1/sandboxes/{id}", self.release, methods=["DELETE"]),
+            Route("/v1/runs/{run}", self.release_run, methods=["DELETE"]),
+            Route("/v1/pools", self.pools, methods=["GET"]),
+        ]
+
+    async def create(self, request: Request) -> ASGIApp:
+        """`POST /v1/sandboxes`."""
+        context = self._context
+        principal = context.principal(request)
+        policy.may_manage(principal)
+        if not context.handoff.is_allocator:
+            return await context.handoff.forward(request)
+        key = parse.idempotency_key(request.headers.get(names.HEADER_IDEMPOTENCY_KEY))
+        body = await json_body(request, context.settings.body_max_bytes)
+        wanted = parse.sandbox_request(body, context.settings)
+        made = await context.pool.allocate(principal.tenant, wanted, key)
+        context.proxy.learn(made.instance.uid, made.boot_id)
+        self._metrics.allocated(made)
+        return JSONResponse(views.ready(made, self._token(made)), status_code=201)
+
+    def _token(self, made: Ready) -> str:
+        credentials = self._context.credentials
+        claims = tokens.SandboxClaims(
+            made.instance.id,
+            made.boot_id,
+            made.instance.tenant or "",
+            (made.instance.expires_at or self._context.wall()) + TOKEN_SLACK_S,
+        )
+        return tokens.make_sandbox_token(claims, credentials.sandbox_keys, credentials.current_key)
+
+    async def list(self, request: Request) -> Response:
+        """`GET /v1/sandboxes?run=`."""
+        principal = self._context.principal(request)
+        policy.may_manage(principal)
+        run = parse.run_name(request.query_params.get("run"))
+        found = self._context.roster.registry.of_tenant(principal.tenant, run)
+        return JSONResponse({"sandboxes": [views.sandbox(one) for one in found]})
+
+    async def show(self, request: Request) -> Response:
+        """`GET /v1/sandboxes/{id}`."""
+        principal = self._context.principal(request)
+        instance = await self._context.find(principal, request.path_params["id"])
+        return JSONResponse(views.sandbox(instance))
+
+    async def release(self, request: Request) -> Response:
+        """`DELETE /v1/sandboxes/{id}`: what is not there, or not the caller's, is released already."""
+        principal = self._context.principal(request)
+        policy.may_manage(principal)
+        try:
+            instance = await self._context.find(principal, request.path_params["id"])
+        except SandmanError as error:
+            if error.status in GONE:
+                return Response(status_code=204)
+            raise
+        await self._context.releaser.release(instance)
+        return Response(status_code=204)
+
+    async def release_run(self, request: Request) -> Response:
+        """`DELETE /v1/runs/{run}`."""
+        principal = self._context.principal(request)
+        policy.may_manage(principal)
+        run = parse.run_name(request.path_params["run"])
+        found = self._context.roster.registry.of_tenant(principal.tenant, run)
+        released = await self._context.releaser.release_all(found)
+        return JSONResponse({"released": released})
+
+    async def pools(self, request: Request) -> Response:
+        """`GET /v1/pools`."""
+        policy.may_manage(self._context.principal(request))
+        roster = self._context.roster
+        instances = roster.registry.all()
+        shown = [views.pool(spec, instances) for _, spec in sorted(roster.pools.items())]
+        return JSONResponse({"pools": shown})

@@ -1,0 +1,50 @@
+"""Health, readiness and metrics: without a token, and without anything of a tenant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.requests import Request
+
+    from gateway.metrics import Metrics
+
+
+class StatusRoutes:
+    """Endpoints for the platform.
+
+    Args:
+        missing: what this replica still waits for, empty when it can serve.
+    """
+
+    def __init__(self, metrics: Metrics, missing: Callable[[], list[str]]) -> None:
+        self._metrics = metrics
+        self._missing = missing
+
+    def routes(self) -> list[Route]:
+        """Where they are."""
+        return [
+            Route("/healthz", self.health, methods=["GET"]),
+            Route("/readyz", self.ready, methods=["GET"]),
+            Route("/metrics", self.metrics, methods=["GET"]),
+        ]
+
+    async def health(self, _request: Request) -> Response:
+        """The event loop turns."""
+        return PlainTextResponse("ok")
+
+    async def ready(self, _request: Request) -> Response:
+        """Whether calls can be served."""
+        missing = self._missing()
+        if missing:
+            return PlainTextResponse(f"waiting for {', '.join(missing)}", status_code=503)
+        return PlainTextResponse("ok")
+
+    async def metrics(self, _request: Request) -> Response:
+        """Prometheus text format."""
+        return Response(self._metrics.render(), media_type=self._metrics.media_type)

@@ -1,0 +1,83 @@
+"""What callers are shown of sandboxes and pools. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from sandman import names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gateway.model import Instance, PoolSpec, Ready
+
+
+def sandbox(instance: Instance) -> dict[str, object]:
+    """One sandbox, without secrets."""
+    shown: dict[str, object] = {
+        "id": instance.id,
+        "state": state(instance),
+        "tier": instance.tier,
+        "pool": instance.pool,
+        "image": instance.image,
+        "image_digest": instance.image_digest,
+        "node": instance.node,
+        "run": instance.run,
+        "labels": instance.request.get("labels") or {},
+        "created_at": moment(instance.created_at),
+        "expires_at": moment(instance.expires_at),
+    }
+    if instance.ending is not None:
+        shown["ended"] = {
+            "reason": instance.ending.reason,
+            "detail": instance.ending.detail,
+            "at": moment(instance.ending.at),
+        }
+    return shown
+
+
+def ready(made: Ready, token: str) -> dict[str, object]:
+    """The answer to an allocation."""
+    timings = made.timings
+    return {
+        **sandbox(made.instance),
+        "boot_id": made.boot_id,
+        "token": token,
+        "timings": {
+            "queued_ms": round(timings.queued_ms, 3),
+            "claim_ms": round(timings.claim_ms, 3),
+            "ready_ms": round(timings.ready_ms, 3),
+        },
+    }
+
+
+def pool(spec: PoolSpec, instances: Iterable[Instance]) -> dict[str, object]:
+    """One pool with the counts of its pods; other tenants' numbers are counted, never shown apart."""
+    own = [one for one in instances if one.pool == spec.name and one.ending is None]
+    free = sum(one.state == names.STATE_FREE and one.running for one in own)
+    leased = sum(one.state == names.STATE_LEASED for one in own)
+    return {
+        "name": spec.name,
+        "image": spec.image,
+        "swap": spec.swap,
+        "wanted": spec.wanted,
+        "free": free,
+        "leased": leased,
+        "max": spec.most,
+    }
+
+
+def state(instance: Instance) -> str:
+    """`ready` or `ended`; `ending` while its pod is being deleted."""
+    if instance.ending is not None:
+        return "ended"
+    return "ending" if instance.deleting else "ready"
+
+
+def moment(seconds: float | None) -> str | None:
+    """RFC 3339 in UTC."""
+    if seconds is None:
+        return None
+    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
