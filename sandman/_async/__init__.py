@@ -1,0 +1,5 @@
+"""The client over anyio: runs on asyncio and on trio alike.
+
+The source of both twins: `scripts/unasync.py` writes `sandman/_sync` from here. Nothing here may
+import asyncio or trio, or use a name of anyio that `sandman._core.blocking` does not have.
+"""

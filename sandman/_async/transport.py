@@ -1,0 +1,283 @@
+"""Calls over HTTP: what went wrong becomes one of our errors here, and nowhere else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import random
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Self
+
+import anyio
+import httpx
+
+from sandman import names
+from sandman._async.bodies import Body, FramedBody, Source
+from sandman._core import faults
+from sandman._core.retry import Patience, Repeat, Retry
+from sandman.errors import CapacityError, QuotaError, SandmanError
+from sandman.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from types import TracebackType
+
+    from sandman._core.config import Settings
+
+CLOSE_LIMIT_S = 2.0
+"""Closing a connection sends at most a TLS farewell; nobody waits longer for that."""
+MOST_ERROR_BYTES = 1024 * 1024
+"""An error's body beyond this is not read."""
+
+logger = logging.getLogger("sandman")
+
+
+@dataclasses.dataclass(slots=True)
+class Call:
+    """One call of the API: what to send, how long to wait, whether it may be repeated.
+
+    `sent` tells afterwards whether a byte of any attempt may have left.
+    """
+
+    method: str
+    path: str
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    body: Body | None = None
+    repeat: Repeat = Repeat.SAFE
+    sandbox: str | None = None
+    silence_s: float | None = None
+    patience_s: float | None = None
+    sent: bool = False
+
+    @classmethod
+    def with_json(cls, method: str, path: str, document: object) -> Self:
+        """A call with a JSON body."""
+        body = Body(Source(json.dumps(document)))
+        return cls(method, path, {"content-type": names.MEDIA_JSON}, body)
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+class Chunks:
+    """The bytes of an answer as they arrive; `aclose` ends it at any point, without leftovers."""
+
+    def __init__(self, response: httpx.Response, url: str) -> None:
+        self._response = response
+        self._parts = response.aiter_raw()
+        self._url = url
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            return await anext(self._parts)
+        except httpx.HTTPError as error:
+            raise faults.from_transport(error, self._url) from error
+
+    async def aclose(self) -> None:
+        """Close the connection, unless the answer was read to its end; then it is kept."""
+        with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+            await self._response.aclose()
+            # httpx reads through a pile of generators. Reading on lets the closed connection's error
+            # run through all of them, where else the garbage collector would have to end them.
+            with suppress(httpx.HTTPError, httpx.StreamError):
+                async for _ in self._parts:
+                    pass
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer 2xx: its head, and its body yet to be read."""
+
+    response: httpx.Response
+    chunks: Chunks
+
+    async def read(self) -> bytes:
+        """All of the body."""
+        parts = []
+        while (part := await anext(self.chunks, None)) is not None:
+            parts.append(part)
+        return b"".join(parts)
+
+    async def json(self) -> object:
+        """The body's JSON.
+
+        Raises:
+            InternalError: it is none: not our gateway's answer.
+        """
+        body = await self.read()
+        try:
+            return json.loads(body)
+        except ValueError:
+            raise faults.not_ours(self.response) from None
+
+
+class Transport:
+    """One gateway, many connections."""
+
+    def __init__(self, settings: Settings, on_retry: Callable[[Retry], None] | None = None) -> None:
+        limits = settings.limits
+        self.settings = settings
+        self._on_retry = on_retry
+        self._http = httpx.AsyncClient(
+            verify=settings.trust,
+            limits=httpx.Limits(
+                max_connections=limits.max_connections,
+                # httpcore counts all connections against this limit, busy ones too, and would close
+                # every connection that becomes idle once there are more.
+                max_keepalive_connections=None,
+                keepalive_expiry=limits.idle_s,
+            ),
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+            await self._http.aclose()
+
+    async def json(self, call: Call) -> object:
+        """Make the call, read its JSON; None for an answer without a body."""
+        async with self.open(call) as answer:
+            return await answer.json() if answer.response.status_code != 204 else None
+
+    @asynccontextmanager
+    async def open(self, call: Call) -> AsyncIterator[Answer]:
+        """Make the call; the answer is 2xx and its body open inside the block.
+
+        Raises:
+            SandmanError: any other answer, and any failure of the way there.
+        """
+        answer = await self._persist(call)
+        try:
+            yield answer
+        finally:
+            with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+                await answer.chunks.aclose()
+
+    async def _persist(self, call: Call) -> Answer:
+        limits = self.settings.limits
+        wait = limits.retry_s if call.patience_s is None else call.patience_s
+        patience = Patience(call.repeat, anyio.current_time() + wait)
+        while True:
+            attempt = Attempt(call, self.settings)
+            try:
+                return await attempt.run(self._http)
+            except SandmanError as error:
+                pause = patience.pause(
+                    error,
+                    sent=attempt.sent,
+                    now=anyio.current_time(),
+                    dice=random.random(),  # noqa: S311 - spreads callers, guards nothing
+                )
+                if pause is None:
+                    error.sandbox = error.sandbox or call.sandbox
+                    error.facts.setdefault("attempts", patience.attempt)
+                    raise
+                self._tell(Retry(str(call), error, patience.attempt, pause))
+            await anyio.sleep(pause)
+
+    def _tell(self, retry: Retry) -> None:
+        # Waiting for capacity is the ordinary course of a burst; a broken connection is not.
+        usual = isinstance(retry.error, (CapacityError, QuotaError))
+        level = logging.INFO if usual else logging.WARNING
+        logger.log(
+            level, "%s: %s; attempt %d follows in %.1f s",
+            retry.call, retry.error, retry.attempt + 1, retry.pause_s,
+        )  # fmt: skip
+        if self._on_retry is not None:
+            self._on_retry(retry)
+
+
+class Attempt:
+    """One try of one call. `sent`: whether a byte of it may have left."""
+
+    def __init__(self, call: Call, settings: Settings) -> None:
+        self._call = call
+        self._settings = settings
+        self.sent = False
+
+    async def run(self, http: httpx.AsyncClient) -> Answer:
+        """Send it; the answer is 2xx.
+
+        Raises:
+            SandmanError: what else became of it.
+        """
+        url = self._settings.url
+        try:
+            response = await http.send(self._request(), stream=True, follow_redirects=False)
+        except httpx.HTTPError as error:
+            fault = faults.from_transport(error, url)
+            raise (self._unanswered(fault) if self.sent else fault) from error
+        chunks = Chunks(response, url)
+        if response.is_success:
+            return Answer(response, chunks)
+        raise await self._refusal(response, chunks)
+
+    async def _refusal(self, response: httpx.Response, chunks: Chunks) -> SandmanError:
+        body = bytearray()
+        try:
+            with suppress(SandmanError):
+                async for chunk in chunks:
+                    body += chunk
+                    if len(body) > MOST_ERROR_BYTES:
+                        break
+        finally:
+            with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+                await chunks.aclose()
+        fault = faults.from_answer(response, bytes(body))
+        # A proxy that gives up on an answer does not say whether the gateway had the question.
+        lost = fault.facts.get("foreign") is True and response.status_code in {502, 503, 504}
+        return self._unanswered(fault) if lost else fault
+
+    def _unanswered(self, fault: SandmanError) -> SandmanError:
+        if self._call.repeat is Repeat.SAFE:
+            return fault
+        return faults.unknown_outcome(fault.detail)
+
+    def _request(self) -> httpx.Request:
+        call, settings = self._call, self._settings
+        headers = {
+            "host": httpx.URL(settings.url).netloc.decode("ascii"),
+            "accept": names.MEDIA_JSON,
+            "accept-encoding": "identity",
+            "user-agent": f"sandman/{__version__}",
+            "authorization": f"Bearer {settings.token}",
+            **call.headers,
+            **(call.body.headers() if call.body is not None else {}),
+        }
+        extensions = {"timeout": self._timeout().as_dict(), "trace": self._trace}
+        if settings.server_name is not None:
+            extensions["sni_hostname"] = settings.server_name
+        return httpx.Request(
+            call.method,
+            settings.url + call.path,
+            headers=headers,
+            stream=call.body if call.body is not None else Body(Source(b"")),
+            extensions=extensions,
+        )
+
+    def _timeout(self) -> httpx.Timeout:
+        limits = self._settings.limits
+        silence = limits.silence_s if self._call.silence_s is None else self._call.silence_s
+        # A command that does not read its stdin may hold up the sending for as long as it likes.
+        write = None if isinstance(self._call.body, FramedBody) else silence
+        return httpx.Timeout(connect=limits.connect_s, read=silence, write=write, pool=None)
+
+    async def _trace(self, event: str, info: Mapping[str, object]) -> None:
+        del info
+        if event == "http11.send_request_headers.started":
+            self.sent = self._call.sent = True

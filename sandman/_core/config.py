@@ -1,0 +1,127 @@
+"""Where the gateway is, how to trust it, and how long the client waits for what."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import ssl
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from sandman import names, wire
+from sandman._core.faults import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ENV_SERVER_NAME = f"{names.ENV_PREFIX}SERVER_NAME"
+"""Name in the gateway's certificate, where the URL has another (an address, a port-forward)."""
+
+EXEC_SILENCE_S = 3 * wire.KEEPALIVE_S + 5
+"""Longest silence on a command's stream: three keepalives are lost by then, not merely late."""
+RELEASE_LIMIT_S = 15.0
+"""Longest that leaving a `sandbox()` block waits for the release; the lease ends the sandbox else."""
+REPLY_MARGIN_S = 15.0
+"""What is granted beyond `wait_s` for the gateway's own answer that it could not be done."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Limits:
+    """How long the client waits, in seconds, and how many connections it holds.
+
+    No limit here ends a command: it may be silent for hours, its stream has keepalives.
+    """
+
+    connect_s: float = 10.0
+    """One attempt to connect, TLS included."""
+    silence_s: float = 60.0
+    """Longest pause within one transfer, or before an answer (creation: beyond its `wait_s`)."""
+    retry_s: float = 30.0
+    """How long a call that is safe to repeat is repeated (creation: its `wait_s`)."""
+    idle_s: float = 4.0
+    """How long an idle connection is kept: below the 5 s after which common servers close theirs, since
+    a command sent into a closing connection is a command of unknown outcome."""
+    max_connections: int | None = None
+    """None: no limit. A limit makes calls queue in this process, where nobody sees them wait."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """What a client needs to reach its gateway. Made by `Settings.load`."""
+
+    url: str
+    token: str = dataclasses.field(repr=False)
+    trust: ssl.SSLContext | bool = True
+    server_name: str | None = None
+    limits: Limits = Limits()
+
+    @classmethod
+    def load(
+        cls,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        ca: str | os.PathLike[str] | ssl.SSLContext | None = None,
+        server_name: str | None = None,
+        limits: Limits | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> Settings:
+        """Arguments first, then the environment.
+
+        Raises:
+            ConfigurationError: something is missing or cannot be; the text names the variable.
+        """
+        return cls(
+            url=_check_url(url or environ.get(names.ENV_URL, "")),
+            token=_check_token(token or environ.get(names.ENV_TOKEN, "")),
+            trust=_trust(ca or environ.get(names.ENV_CA) or None),
+            server_name=server_name or environ.get(ENV_SERVER_NAME) or None,
+            limits=limits or Limits(),
+        )
+
+
+def _check_url(url: str) -> str:
+    if not url:
+        raise ConfigurationError(
+            f"no gateway given: pass url= or set {names.ENV_URL}, for example https://gateway:8443",
+            field="url",
+        )
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigurationError(
+            f"{url!r} is no gateway's URL: {names.ENV_URL} looks like https://gateway:8443",
+            field="url",
+        )
+    return url.rstrip("/")
+
+
+def _check_token(token: str) -> str:
+    token = token.strip()
+    if not token:
+        raise ConfigurationError(
+            f"no token given: pass token= or set {names.ENV_TOKEN} to your API key", field="token"
+        )
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigurationError(
+            f"the token holds characters that no token has: check {names.ENV_TOKEN}", field="token"
+        )
+    return token
+
+
+def _trust(ca: str | os.PathLike[str] | ssl.SSLContext | None) -> ssl.SSLContext | bool:
+    if ca is None:
+        return True
+    if isinstance(ca, ssl.SSLContext):
+        return ca
+    try:
+        return ssl.create_default_context(cafile=os.fspath(ca))
+    except OSError as error:  # ssl.SSLError is one: no PEM in it
+        raise ConfigurationError(
+            f"cannot read certificates from {ca}: {error.strerror or error}. "
+            f"{names.ENV_CA} is the path of a PEM file",
+            field="ca",
+        ) from error

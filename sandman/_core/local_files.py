@@ -1,0 +1,40 @@
+"""Files on the caller's own machine, for copies in and out."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import IO
+
+
+def open_to_read(path: str | os.PathLike[str]) -> tuple[IO[bytes], int, int]:
+    """A local file: open for reading, its size in bytes and its permission bits."""
+    file = Path(path).open("rb")  # noqa: SIM115 - the caller closes it
+    status = os.fstat(file.fileno())
+    return file, status.st_size, status.st_mode & 0o777
+
+
+class Part:
+    """A file in the making beside its target, so that nobody sees half of it."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        self._file = os.fdopen(descriptor, "wb")
+        self._path = Path(name)
+
+    def write(self, data: bytes) -> None:
+        """Append bytes."""
+        self._file.write(data)
+
+    def finish(self, mode: int) -> None:
+        """Put it in the target's place, with these permission bits."""
+        self._file.close()
+        self._path.chmod(mode)
+        self._path.replace(self._target)
+
+    def close(self) -> None:
+        """Remove what was not finished."""
+        self._file.close()
+        self._path.unlink(missing_ok=True)

@@ -1,0 +1,60 @@
+"""When a call is made again: pure rules, clock and dice handed in."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from sandman.errors import SandmanError
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+"""Pauses double from the first to the longest, each drawn between its half and itself."""
+
+
+class Repeat(enum.Enum):
+    """Which failures of a call allow another attempt."""
+
+    SAFE = "safe"
+    """The call may be carried out twice: any failure that may pass."""
+    UNSENT = "unsent"
+    """It must not be: only failures before its first byte went out."""
+
+
+class Retry(NamedTuple):
+    """What `on_retry` is told before the pause: the call, what went wrong, the pause in seconds."""
+
+    call: str
+    error: SandmanError
+    attempt: int
+    pause_s: float
+
+
+@dataclasses.dataclass(slots=True)
+class Patience:
+    """How long one call is repeated. `until` on the clock that `pause` is asked with."""
+
+    repeat: Repeat
+    until: float
+    attempt: int = 0
+
+    def pause(self, error: SandmanError, *, sent: bool, now: float, dice: float) -> float | None:
+        """Seconds to wait before the next attempt; None: give up, the error is the answer.
+
+        Args:
+            error: how the attempt failed.
+            sent: whether a byte of the request may have left.
+            now: the clock.
+            dice: a number in [0, 1).
+        """
+        self.attempt += 1
+        if not error.retryable or (sent and self.repeat is Repeat.UNSENT):
+            return None
+        pause = min(FIRST_PAUSE_S * 2 ** min(self.attempt - 1, 10), LONGEST_PAUSE_S)
+        pause *= 0.5 + dice / 2
+        if error.retry_after is not None:
+            # Spread over a quarter more: everybody was told the same moment.
+            pause = max(pause, error.retry_after * (1 + dice / 4))
+        return pause if now + pause < self.until else None

@@ -1,0 +1,102 @@
+"""What the gateway says of sandboxes and pools, and what a command's stream holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stdout:
+    """Bytes that the command wrote to its standard output, as they came."""
+
+    data: bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stderr:
+    """Bytes that the command wrote to its standard error, as they came."""
+
+    data: bytes
+
+
+Event = Stdout | Stderr
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxInfo:
+    """A sandbox as the gateway describes it; None: not told. Times are RFC 3339 texts, UTC.
+
+    `tier` is `warm`, `swap` or `cold`; `state` is `ready` or `ended`, then `ended` has `reason`,
+    `detail` and `at`. `token` is good for this sandbox alone and comes with the creation only.
+    `timings` are in milliseconds.
+    """
+
+    id: str
+    state: str | None = None
+    tier: str | None = None
+    pool: str | None = None
+    image: str | None = None
+    image_digest: str | None = None
+    node: str | None = None
+    boot_id: str | None = None
+    run: str | None = None
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    created_at: str | None = None
+    expires_at: str | None = None
+    token: str | None = dataclasses.field(default=None, repr=False)
+    timings: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    ended: Mapping[str, object] | None = None
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, object]) -> Self:
+        """Parse; members that this version does not know are passed over."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        values = {
+            name: value for name, value in body.items() if name in known and value is not None
+        }
+        return cls(**values)  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PoolInfo:
+    """A pool with its counts of placeholders: free now, leased now, wanted free."""
+
+    name: str
+    image: str | None = None
+    free: int = 0
+    leased: int = 0
+    wanted: int = 0
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, object]) -> Self:
+        """Parse; members that this version does not know are passed over."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        values = {
+            name: value for name, value in body.items() if name in known and value is not None
+        }
+        return cls(**values)  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FileInfo:
+    """What a write left in the sandbox: `size` in bytes, `sha256` in hex, `mode` the permission bits."""
+
+    path: str
+    size: int
+    sha256: str
+    mode: int
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, object]) -> Self:
+        """Parse the answer of a write."""
+        mode = body.get("mode", 0)
+        return cls(
+            path=str(body.get("path", "")),
+            size=int(str(body.get("size", 0))),
+            sha256=str(body.get("sha256", "")),
+            mode=mode if isinstance(mode, int) else int(str(mode), 8),
+        )

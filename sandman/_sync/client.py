@@ -1,0 +1,232 @@
+# Written by scripts/unasync.py from sandman/_async/client.py: change that, not this.
+"""The client: sandboxes out of one gateway."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+from urllib.parse import quote
+
+from sandman import names
+from sandman._core import blocking as anyio
+from sandman._core import faults
+from sandman._core.config import RELEASE_LIMIT_S, REPLY_MARGIN_S, Limits, Settings
+from sandman._core.values import PoolInfo, SandboxInfo
+from sandman._sync.sandbox import Sandbox, parse_info
+from sandman._sync.transport import Call, Transport
+from sandman.errors import SandmanError
+
+if TYPE_CHECKING:
+    import builtins
+    import os
+    import ssl
+    from collections.abc import Callable, Iterator, Mapping
+    from types import TracebackType
+
+    from sandman._core.retry import Retry
+
+DEFAULT_WAIT_S = 60.0
+
+logger = logging.getLogger("sandman")
+
+
+class SandboxOptions(TypedDict, total=False):
+    """What sandbox is wanted; every option may be left out.
+
+    `image`: task image; without it the pool's own. `pool`: name of a pool. `env`, `workdir`, `user`:
+    for every command. `run`: name of the run, which can be listed and released as a whole.
+    `labels`: yours, returned as given. `max_s`: the most seconds it may live from ready (4 hours).
+    `wait_s`: the most seconds to wait for it, retries included (60). `idempotency_key`: calls with
+    one key get one sandbox; one is made for each call that has none.
+    """
+
+    image: str | None
+    pool: str | None
+    env: Mapping[str, str]
+    workdir: str | None
+    user: str | int | None
+    run: str | None
+    labels: Mapping[str, str]
+    max_s: float | None
+    wait_s: float
+    idempotency_key: str | None
+
+
+class Client:
+    """A client of one gateway; a block of `with`, or `close()` at the end.
+
+        with Client() as client, client.sandbox(image="python:3.12") as box:
+            result = box.exec(["python", "-c", "print(6 * 7)"])
+            print(result.stdout_text)
+
+    One client serves any number of sandboxes at once. Settings left out come from the environment:
+    SANDMAN_URL, SANDMAN_TOKEN, SANDMAN_CA (path of a PEM file), SANDMAN_SERVER_NAME.
+
+    Args:
+        url: of the gateway, for example https://gateway:8443.
+        token: API key, or the token of one sandbox.
+        ca: certificates to trust: path of a PEM file, or an SSLContext.
+        server_name: the name in the gateway's certificate, where the URL has another.
+        limits: how long to wait for what; nothing there ends a command.
+        on_retry: called before each pause that precedes another attempt. Retries are also logged,
+            by the logger `sandman`.
+
+    Raises:
+        ConfigurationError: a setting is missing or wrong.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        ca: str | os.PathLike[str] | ssl.SSLContext | None = None,
+        server_name: str | None = None,
+        limits: Limits | None = None,
+        on_retry: Callable[[Retry], None] | None = None,
+    ) -> None:
+        self.settings = Settings.load(url, token, ca=ca, server_name=server_name, limits=limits)
+        self._transport = Transport(self.settings, on_retry)
+
+    def __repr__(self) -> str:
+        return f"<Client {self.settings.url}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections. Sandboxes stay: their leases end them."""
+        self._transport.close()
+
+    @contextmanager
+    def sandbox(self, **options: Unpack[SandboxOptions]) -> Iterator[Sandbox]:
+        """A sandbox for the length of a block, released at its end whatever ends it.
+
+        The release is shielded from cancellation and takes RELEASE_LIMIT_S at most. When it fails
+        that is logged and not raised: the lease ends the sandbox.
+
+        Args:
+            **options: see SandboxOptions.
+
+        Raises:
+            SandmanError: as `create`.
+        """
+        box = self.create(**options)
+        try:
+            yield box
+        finally:
+            with anyio.move_on_after(RELEASE_LIMIT_S, shield=True):
+                self._release_quietly(box.id)
+
+    def create(self, **options: Unpack[SandboxOptions]) -> Sandbox:
+        """Allocate a sandbox, to be released by `release()`; ready for commands on return.
+
+        Failures that may pass (no capacity, a gateway that restarts) are retried within `wait_s`
+        under one idempotency key, so that a lost answer does not cost a second sandbox. A cancelled
+        call releases what it may have got, unless the key is the caller's own.
+
+        Args:
+            **options: see SandboxOptions.
+
+        Raises:
+            ImageNotFoundError, ImageDeniedError, QuotaError, BadRequestError: it cannot be.
+            CapacityError, UnschedulableError, ImagePullError: not within `wait_s`.
+            UnreachableError: the gateway did not answer within `wait_s`.
+        """
+        key = options.get("idempotency_key")
+        call = _creation(options, key or uuid.uuid4().hex)
+        try:
+            return Sandbox(self._transport, parse_info(self._transport.json(call)))
+        except SandmanError:
+            raise
+        except BaseException:
+            if call.sent and key is None:
+                with anyio.move_on_after(RELEASE_LIMIT_S, shield=True):
+                    self._abandon(call)
+            raise
+
+    def attach(self, sandbox_id: str) -> Sandbox:
+        """The sandbox of that id, without asking for it: its first command will tell whether it is."""
+        return Sandbox(self._transport, SandboxInfo(id=sandbox_id))
+
+    def get(self, sandbox_id: str) -> Sandbox:
+        """The sandbox of that id.
+
+        Raises:
+            NotFoundError: no such sandbox, or not yours.
+        """
+        box = self.attach(sandbox_id)
+        box.refresh()
+        return box
+
+    def list(self, run: str | None = None) -> builtins.list[Sandbox]:
+        """The caller's sandboxes, of one run or all."""
+        query = "" if run is None else f"?run={quote(run, safe='')}"
+        answer = self._transport.json(Call("GET", f"/v1/sandboxes{query}"))
+        return [Sandbox(self._transport, parse_info(item)) for item in _items(answer, "sandboxes")]
+
+    def release(self, sandbox_id: str) -> None:
+        """Let a sandbox go; an unknown id is gone already."""
+        self.attach(sandbox_id).release()
+
+    def release_run(self, run: str) -> int:
+        """Let every sandbox of the run go; how many there were."""
+        answer = self._transport.json(Call("DELETE", f"/v1/runs/{quote(run, safe='')}"))
+        if not isinstance(answer, dict) or not isinstance(answer.get("released"), int):
+            raise faults.not_understood("a count", answer)
+        return int(answer["released"])
+
+    def pools(self) -> builtins.list[PoolInfo]:
+        """The pools with their counts."""
+        answer = self._transport.json(Call("GET", "/v1/pools"))
+        return [PoolInfo.from_json(item) for item in _items(answer, "pools")]
+
+    def _release_quietly(self, sandbox_id: str) -> None:
+        try:
+            self.release(sandbox_id)
+        except SandmanError as error:
+            logger.warning("sandbox %s is left to its lease: %s", sandbox_id, error)
+
+    def _abandon(self, call: Call) -> None:
+        """Find what a cancelled creation got, by its key, and release it."""
+        call.silence_s = call.patience_s = RELEASE_LIMIT_S
+        try:
+            info = parse_info(self._transport.json(call))
+        except SandmanError:
+            return  # the gateway has nothing under this key
+        self._release_quietly(info.id)
+
+
+def _creation(options: SandboxOptions, key: str) -> Call:
+    wait_s = options.get("wait_s", DEFAULT_WAIT_S)
+    body: dict[str, object] = {
+        name: value
+        for name, value in options.items()
+        if value is not None and name not in {"max_s", "idempotency_key"}
+    }
+    # The same bytes at each attempt: the key stands for one request.
+    body["wait_s"] = wait_s
+    if (max_s := options.get("max_s")) is not None:
+        body["lease"] = {"max_s": max_s}
+    call = Call.with_json("POST", "/v1/sandboxes", body)
+    call.headers = {**call.headers, names.HEADER_IDEMPOTENCY_KEY: key}
+    call.silence_s = wait_s + REPLY_MARGIN_S
+    call.patience_s = wait_s
+    return call
+
+
+def _items(answer: object, name: str) -> list[Mapping[str, object]]:
+    items = answer.get(name) if isinstance(answer, dict) else answer
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise faults.not_understood(f"a list of {name}", answer)
+    return items

@@ -1,0 +1,123 @@
+# Written by scripts/unasync.py from sandman/_async/stream.py: change that, not this.
+"""A command's stream of frames, as events and a result."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+from sandman import wire
+from sandman._core import faults
+from sandman._core.values import Event, Stderr, Stdout
+from sandman.errors import (
+    BadRequestError,
+    OutcomeUnknownError,
+    SandmanError,
+    UnreachableError,
+    from_problem,
+)
+from sandman.wire import ExecResult, Frame
+
+if TYPE_CHECKING:
+    from sandman._sync.transport import Answer, Chunks
+
+
+class ExecStream:
+    """A running command: iterate over its output, then read `result`.
+
+    Made by `Sandbox.stream`. Nothing is kept here: a reader who is slow slows the command down.
+
+        with box.stream(["make"]) as stream:
+            for event in stream:
+                ...  # Stdout(data) or Stderr(data)
+        print(stream.result.exit_code)
+    """
+
+    def __init__(self, answer: Answer, sandbox: str) -> None:
+        self._chunks: Chunks = answer.chunks
+        self._sandbox = sandbox
+        self._decoder = wire.FrameDecoder()
+        self._events: deque[Event] = deque()
+        self._result: ExecResult | None = None
+        self._failure: SandmanError | None = None
+        self.exec_id: str | None = None
+        """The command's id, known once it runs."""
+
+    @property
+    def result(self) -> ExecResult:
+        """How the command ended; its `stdout` and `stderr` are empty, they were the events.
+
+        Raises:
+            RuntimeError: it has not ended yet: iterate to the end, or `wait()`.
+        """
+        if self._result is None:
+            raise RuntimeError("the command has not ended yet: iterate to the end, or call wait()")
+        return self._result
+
+    def wait(self) -> ExecResult:
+        """Read on to the end, drop the output, give the result.
+
+        Raises:
+            OutcomeUnknownError: the stream ended without one.
+            SandmanError: what the sandbox or the gateway reported instead.
+        """
+        for _ in self:
+            pass
+        return self.result
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        while not self._events:
+            if self._failure is not None:
+                raise self._failure
+            if self._result is not None:
+                raise StopIteration
+            self._receive()
+        return self._events.popleft()
+
+    def _receive(self) -> None:
+        try:
+            data = next(self._chunks, None)
+            if data is None:
+                raise self._lost("the stream ended without a result")
+            for frame in self._decoder.feed(data):
+                self._take(frame)
+        except UnreachableError as error:
+            self._failure = self._lost(error.detail)
+        except BadRequestError as error:  # the word of `wire` for what it cannot read
+            self._failure = self._lost(f"the stream is broken: {error.detail}")
+        except OutcomeUnknownError as error:
+            self._failure = error
+        if self._result is not None:
+            self._finish()
+
+    def _finish(self) -> None:
+        # The body's end is on its way: once it is read the connection can serve the next call.
+        with suppress(UnreachableError):  # the result is here already
+            for _ in self._chunks:
+                pass
+
+    def _take(self, frame: Frame) -> None:
+        if frame.type == wire.STDOUT:
+            self._events.append(Stdout(frame.payload))
+        elif frame.type == wire.STDERR:
+            self._events.append(Stderr(frame.payload))
+        elif frame.type == wire.STARTED:
+            self.exec_id = str(wire.load_object(frame.payload).get("exec_id"))
+        elif frame.type == wire.EXIT:
+            self._result = self._read_result(frame)
+        elif frame.type == wire.ERROR:
+            self._failure = from_problem(wire.load_object(frame.payload))
+            self._failure.sandbox = self._failure.sandbox or self._sandbox
+
+    def _read_result(self, frame: Frame) -> ExecResult:
+        try:
+            return ExecResult.from_json(wire.load_object(frame.payload))
+        except (TypeError, ValueError) as error:
+            raise self._lost(f"the result cannot be read: {error}") from error
+
+    def _lost(self, detail: str) -> OutcomeUnknownError:
+        return faults.unknown_outcome(detail, self._sandbox)

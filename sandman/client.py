@@ -1,0 +1,24 @@
+"""The client, async: on asyncio and on trio. `sandman.sync` has its twin.
+
+from sandman.client import Client
+
+async with Client() as client, client.sandbox(image="python:3.12") as box:
+    result = await box.run("pytest -q", timeout_s=600)
+    print(result.exit_code, result.stdout_text)
+"""
+
+from sandman._async.client import Client, SandboxOptions
+from sandman._async.files import Files
+from sandman._async.sandbox import ExecOptions, Sandbox
+from sandman._async.stream import ExecStream
+from sandman._core.config import Limits
+from sandman._core.faults import CommandError, ConfigurationError
+from sandman._core.retry import Retry
+from sandman._core.values import Event, FileInfo, PoolInfo, SandboxInfo, Stderr, Stdout
+from sandman.wire import ExecResult
+
+__all__ = [
+    "Client", "CommandError", "ConfigurationError", "Event", "ExecOptions", "ExecResult", "ExecStream",
+    "FileInfo", "Files", "Limits", "PoolInfo", "Retry", "Sandbox", "SandboxInfo", "SandboxOptions",
+    "Stderr", "Stdout",
+]  # fmt: skip
