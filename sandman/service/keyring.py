@@ -11,8 +11,6 @@ was made with them lives. Pure: bytes in, bytes out, randomness is handed in.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -42,16 +40,16 @@ class Keyring:
     daemon: Mapping[str, bytes] = field(repr=False)
     sandbox: Mapping[str, bytes] = field(repr=False)
 
-    def to_data(self) -> dict[str, str]:
-        """The member `data` of the Secret: base64 texts."""
+    def to_data(self) -> dict[str, bytes]:
+        """The entries of the Secret."""
         entries = {CURRENT: self.current.encode()}
         entries |= {DAEMON_PREFIX + key_id: key for key_id, key in self.daemon.items()}
         entries |= {SANDBOX_PREFIX + key_id: key for key_id, key in self.sandbox.items()}
-        return {name: base64.b64encode(value).decode() for name, value in entries.items()}
+        return entries
 
 
-def parse(data: Mapping[str, str]) -> Keyring:
-    """The keyring in the member `data` of the Secret (base64 texts, as the API gives them).
+def parse(data: Mapping[str, bytes]) -> Keyring:
+    """The keyring in the entries of the Secret (`sandman.service.kube.objects.Secret.data`).
 
     An entry that is not a key is passed over unless it is the current one: a slip in an old entry
     costs the sandboxes of that key, not the whole service.
@@ -59,7 +57,7 @@ def parse(data: Mapping[str, str]) -> Keyring:
     Raises:
         KeyringError: empty, no `current`, or the current key is not there whole.
     """
-    current = (_decoded(data.get(CURRENT, "")) or b"").decode("ascii", "replace").strip()
+    current = data.get(CURRENT, b"").decode("ascii", "replace").strip()
     if not is_key_id(current):
         raise KeyringError(f"the Secret has no usable entry {CURRENT!r}")
     keyring = Keyring(current, _keys(data, DAEMON_PREFIX), _keys(data, SANDBOX_PREFIX))
@@ -82,8 +80,8 @@ def fresh(key_id: str, daemon_key: bytes, sandbox_key: bytes) -> Keyring:
     return Keyring(key_id, {key_id: daemon_key}, {key_id: sandbox_key})
 
 
-def completed(data: Mapping[str, str], new: Keyring) -> dict[str, str]:
-    """The Secret's `data` with the new keyring added and current; every other entry stays.
+def completed(data: Mapping[str, bytes], new: Keyring) -> dict[str, bytes]:
+    """The Secret's entries with the new keyring added and current; every other one stays.
 
     Nothing is thrown away, because an entry that looks wrong here may be the only copy of a key
     that live sandboxes depend on.
@@ -96,19 +94,9 @@ def is_key_id(text: str) -> bool:
     return _KEY_ID.fullmatch(text) is not None
 
 
-def _keys(data: Mapping[str, str], prefix: str) -> dict[str, bytes]:
-    found = {
-        name.removeprefix(prefix): _decoded(text)
-        for name, text in data.items()
-        if name.startswith(prefix)
-    }
+def _keys(data: Mapping[str, bytes], prefix: str) -> dict[str, bytes]:
     return {
-        key_id: key for key_id, key in found.items() if key is not None and len(key) == KEY_BYTES
+        name.removeprefix(prefix): key
+        for name, key in data.items()
+        if name.startswith(prefix) and len(key) == KEY_BYTES
     }
-
-
-def _decoded(text: str) -> bytes | None:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return None

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
@@ -110,7 +111,7 @@ def belongs(pair: Pair) -> bool:
     try:
         public = x509.load_pem_x509_certificate(pair.certificate).public_key()
         return _public(public) == _public(_private_key(pair.key).public_key())
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         return False
 
 
