@@ -74,7 +74,8 @@ class Allocation:
         # pool → image → uid → slot: a warm match and "any other image" are both found at once.
         self._free: dict[str, dict[str, OrderedDict[str, Slot]]] = {}
         self._slots: dict[str, Slot] = {}
-        self._given: set[str] = set()
+        # uid → number of the ticket that it was given to.
+        self._given: dict[str, int] = {}
         self._busy: dict[int, Order] = {}
         self._cordoned: set[str] = set()
 
@@ -118,7 +119,7 @@ class Allocation:
     def forget(self, uid: str) -> None:
         """The pod does not exist any more."""
         self.withdraw(uid)
-        self._given.discard(uid)
+        self._given.pop(uid, None)
 
     def cordon(self, node: str, *, closed: bool) -> None:
         """A node takes no more claims, or does again."""
@@ -135,13 +136,14 @@ class Allocation:
         gives its slot back; one that was begun must be ended with `done` first."""
         self._waiting.pop(ticket.number, None)
         order = self._busy.pop(ticket.number, None)
-        if order is not None and order.slot is not None:
-            self.give_back(order.slot)
+        if order is not None:
+            self.give_back(order)
 
-    def give_back(self, slot: Slot) -> None:
-        """A slot that was given was not taken after all, unless its pod is gone meanwhile."""
-        if slot.uid in self._given:
-            self._given.discard(slot.uid)
+    def give_back(self, order: Order) -> None:
+        """The order's slot was not taken after all. Nothing to give if its pod is gone meanwhile."""
+        slot = order.slot
+        if slot is not None and self._given.get(slot.uid) == order.ticket.number:
+            del self._given[slot.uid]
             self.offer(slot)
 
     # --- the decision ---
@@ -187,7 +189,7 @@ class Allocation:
 
     def _give(self, ticket: Ticket, slot: Slot) -> Order:
         self.withdraw(slot.uid)
-        self._given.add(slot.uid)
+        self._given[slot.uid] = ticket.number
         return self._book(
             Order(ticket, Tier.WARM if slot.image == ticket.image else Tier.SWAP, slot)
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import structlog
 from starlette.applications import Starlette
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 
-def build(context: Context, metrics: Metrics, missing: Callable[[], list[str]]) -> Starlette:
+def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]) -> Starlette:
     """The application over these parts.
 
     Args:
-        missing: what the replica still waits for before it is ready.
+        not_ready: why the replica should get no new calls; empty when it should.
     """
     edge = _Edge(metrics)
     return Starlette(
         routes=[
             *SandboxRoutes(context, metrics).routes(),
             *ForwardRoutes(context).routes(),
-            *StatusRoutes(metrics, missing).routes(),
+            *StatusRoutes(metrics, not_ready).routes(),
         ],
         exception_handlers={
             SandmanError: edge.known,
@@ -61,17 +61,16 @@ class _Edge:
 
     async def known(self, _request: Request, error: Exception) -> Response:
         """One of ours."""
-        assert isinstance(error, SandmanError)
-        return self._response(error)
+        return self._response(cast("SandmanError", error))
 
     async def group(self, request: Request, error: Exception) -> Response:
         """What a nursery gathered: the first of ours in it speaks for all."""
         ours = _first(error)
         return self._response(ours) if ours else await self.unknown(request, error)
 
-    async def http(self, request: Request, error: Exception) -> Response:
+    async def http(self, request: Request, failure: Exception) -> Response:
         """Starlette's own: no such path, no such method."""
-        assert isinstance(error, HTTPException)
+        error = cast("HTTPException", failure)
         if error.status_code == 405:
             allowed = (error.headers or {}).get("Allow", "")
             return self._response(

@@ -162,8 +162,8 @@ class Fulfilment:
         it is given back."""
         with trio.move_on_after(CLEANUP_S, shield=True):
             ours = await self._provider.discard(namespace, name, claim_id)
-            if not ours and order.slot is not None:
-                self._roster.allocation.give_back(order.slot)
+            if not ours:
+                self._roster.allocation.give_back(order)
 
     # --- becoming ready ---
 

@@ -7,6 +7,7 @@ for somebody else.
 
 from __future__ import annotations
 
+import ssl
 from typing import TYPE_CHECKING, Protocol
 
 import httpx
@@ -16,8 +17,7 @@ from sandman import names
 from sandman.errors import UnreachableError
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from starlette.requests import Request
 
@@ -50,15 +50,17 @@ class Handoff:
     Args:
         leadership: who it is.
         server_name: the name in its certificate: replicas are dialled by address.
-        trust: TLS context that trusts the gateways' CA alone.
+        authority: PEM of what verifies that certificate, as it is now.
     """
 
-    def __init__(self, leadership: Leadership, server_name: str, trust: ssl.SSLContext) -> None:
+    def __init__(
+        self, leadership: Leadership, server_name: str, authority: Callable[[], bytes]
+    ) -> None:
         self._leadership = leadership
         self._server_name = server_name
-        self._client = httpx.AsyncClient(
-            verify=trust, timeout=TIMEOUT, limits=NO_LIMIT, trust_env=False
-        )
+        self._authority = authority
+        self._trusted = b""
+        self._client: httpx.AsyncClient | None = None
 
     @property
     def is_allocator(self) -> bool:
@@ -67,7 +69,8 @@ class Handoff:
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._client.aclose()
+        if self._client is not None:
+            await self._client.aclose()
 
     async def forward(self, request: Request) -> StreamingResponse:
         """The allocator's answer to this call.
@@ -79,7 +82,8 @@ class Handoff:
         address = self._leadership.address
         if address is None or names.HEADER_HOP.lower() in request.headers:
             raise _nobody("no replica is the allocator just now")
-        call = self._client.build_request(
+        client = self._connect()
+        call = client.build_request(
             request.method,
             f"https://{address}{request.url.path}",
             headers=self._headers(request),
@@ -87,11 +91,24 @@ class Handoff:
             extensions={"sni_hostname": self._server_name},
         )
         try:
-            answer = await self._client.send(call, stream=True)
+            answer = await client.send(call, stream=True)
         except httpx.TransportError as error:
             raise _nobody(f"the allocator at {address} was lost: {error!r}") from error
         kept = {k: v for k, v in answer.headers.items() if k in {"content-type", "retry-after"}}
         return StreamingResponse(_body(answer), status_code=answer.status_code, headers=kept)
+
+    def _connect(self) -> httpx.AsyncClient:
+        """The client for the authority of now; calls in flight keep the one that they began with."""
+        authority = self._authority()
+        if self._client is None or authority != self._trusted:
+            trust = ssl.create_default_context(cadata=authority.decode("ascii"))
+            # An operator may have given a certificate without its issuer: then it vouches for itself.
+            trust.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+            self._client = httpx.AsyncClient(
+                verify=trust, timeout=TIMEOUT, limits=NO_LIMIT, trust_env=False
+            )
+            self._trusted = authority
+        return self._client
 
     def _headers(self, request: Request) -> dict[str, str]:
         passed = {k: request.headers[k] for k in FORWARDED_HEADERS if k in request.headers}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gateway import auth, policy
 from sandman import wire
-from sandman.errors import NotFoundError, TooLargeError
+from sandman.errors import NotFoundError, TooLargeError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,13 +39,21 @@ class Context:
     handoff: Handoff
     wall: Callable[[], float]
     """Seconds since the epoch."""
+    missing: Callable[[], list[str]]
+    """What this replica still waits for before it can serve."""
 
     def principal(self, request: Request) -> Principal:
         """Who calls.
 
         Raises:
             UnauthenticatedError: nobody whom we know.
+            UnreachableError: this replica is only starting and cannot tell.
         """
+        missing = self.missing()
+        if missing:
+            raise UnreachableError(
+                f"this gateway is starting: it waits for {', '.join(missing)}", retry_after=1.0
+            )
         return auth.authenticate(
             request.headers.get("authorization"), self.credentials, self.wall()
         )
