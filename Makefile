@@ -1,0 +1,93 @@
+# The commands of this repository, the same for people and for CI (.ci/run).
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= .venv
+PY := $(VENV)/bin/python
+PYTEST := -m pytest -ra --junit-xml
+BED := $(PY) -m tests.cluster.bed
+# Where `make images` pushes, and what gateway and webhook stand on.
+REGISTRY ?= 127.0.0.1:5000
+BASE ?= $(REGISTRY)/sandman-test/python:1
+
+.PHONY: help
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+.PHONY: setup
+setup: $(VENV)/.locked ## a virtual environment with the locked dependencies
+
+$(VENV)/.locked: requirements-dev.lock
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	touch $@
+
+.PHONY: lock
+lock: setup ## resolve the dependencies anew; hashes, and no word of where they came from
+	$(PY) -m pip install --quiet --disable-pip-version-check uv
+	$(call compile) --output-file requirements.lock
+	$(call compile) --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	! grep -nE '://|^ *-(i|f|-index|-extra-index|-find)' requirements.lock requirements-dev.lock
+
+compile = $(PY) -m uv pip compile pyproject.toml --extra service --universal --python-version 3.11 \
+	--generate-hashes --no-header --no-annotate --no-emit-index-url --quiet --upgrade
+
+.PHONY: lint
+lint: setup ## everything that reads the code without running it
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy scripts tests
+	$(VENV)/bin/flake8-async --enable=ASYNC101,ASYNC102,ASYNC103,ASYNC119,ASYNC900 \
+		$$(git ls-files 'sandman/*.py' 'gateway/*.py' 'webhook/*.py' 'tests/*.py')
+	PYTHONPATH=. $(VENV)/bin/lint-imports
+	$(PY) scripts/unasync.py --check
+	@if command -v shellcheck >/dev/null; then shellcheck .ci/run; \
+	else echo 'shellcheck is not installed: .ci/run was not checked'; fi
+
+.PHONY: test
+test: setup ## unit and flow tests, with the coverage gate; needs no cluster
+	$(VENV)/bin/coverage erase
+	$(VENV)/bin/coverage run $(PYTEST)=build/junit/test.xml tests/unit tests/flow
+	$(VENV)/bin/coverage combine --quiet
+	$(VENV)/bin/coverage report
+
+.PHONY: test-cluster
+test-cluster: setup ## tests on the real cluster; it stays up if it was up
+	$(PY) $(PYTEST)=build/junit/test-cluster.xml tests/cluster
+
+.PHONY: test-all
+test-all: setup ## both in one session, with the coverage gate: what CI runs
+	$(VENV)/bin/coverage erase
+	$(VENV)/bin/coverage run $(PYTEST)=build/junit/test-all.xml tests/unit tests/flow tests/cluster
+	$(VENV)/bin/coverage combine --quiet
+	$(VENV)/bin/coverage report
+
+.PHONY: cluster-up
+cluster-up: setup ## a real Kubernetes on this machine with Sandman on it
+	$(BED) up
+	$(PY) -m tests.cluster.install
+
+.PHONY: cluster-down
+cluster-down: setup ## take it down, and leave nothing
+	$(BED) down
+
+.PHONY: demo
+demo: cluster-up ## one sandbox there and back, from the command line
+	$(PY) -m tests.cluster.install --demo
+
+.PHONY: images
+images: setup ## build the images and push them to REGISTRY
+	$(PY) -m scripts.images --registry $(REGISTRY) --base $(BASE)
+
+.PHONY: bench
+bench: cluster-up ## load on the test cluster, with charts
+	$(PY) -m loadtest
+
+.PHONY: clean
+clean: ## what was built here; caches below ~/.cache stay
+	rm -rf build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
