@@ -1,0 +1,21 @@
+"""The server inside each sandbox: runs commands, moves files, keeps PID 1's duties.
+
+It runs in images that it knows nothing of, beside processes that may be hostile, as a static Python
+with a cut-down standard library. Hence the charter:
+
+- Standard library only, and of this repository only `sandman.{wire,names,errors,version}`.
+- Nothing of the image is needed: no shell, libc, user, /proc, /dev, /tmp, writable root. What is
+  there is used; what is not makes one call fail with a typed error, never the daemon.
+- A thread a connection, blocking calls, `poll`: asyncio would double memory and start time. Every
+  import is paid at each pod's start, so no dataclasses, logging, http, urllib, re of our own.
+- Whatever a command does ends as a result or as a typed error of `sandman.errors`, within bounded
+  memory and time. What is measured inside is only as honest as the sandbox.
+- Only `daemon.init` waits for children and `daemon.spawn` makes them: a second waiter falsifies
+  exit codes.
+
+Modules from the top down: `__main__`, `serve` (composition root), `server` (sockets and threads),
+`routes` (who may, what), `execution` and `transfers` and `handshake` (one conversation each),
+`connection`, `http1` (sans-IO), `attach` (bytes between a command and its caller), `processes`
+(the table), `launch` and `stop`, `spawn`, `init`; at the bottom values and readers without state:
+`state`, `files`, `tree`, `users`, `usage`, `outputs`, `kernel`, `log`, `config`.
+"""

@@ -1,0 +1,67 @@
+"""Settings, read once from the environment, and the limits of the daemon with their reasons."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from sandman import names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_HEAD_BYTES = 32 * 1024
+"""A path of 4096 bytes, each percent-encoded, twice over, and headers."""
+MAX_HEADERS = 100
+MAX_JSON_BYTES = 96 * 1024 * 1024
+"""50 MiB of stdin as base64 is 67 MiB; larger input goes in frames."""
+MAX_CONNECTIONS = 512
+"""Each costs a thread, some 100 KiB once it has run. A gateway replica keeps a few."""
+HEAD_TIMEOUT_S = 15.0
+"""From a request's first byte to the end of its head: a slow-loris bound."""
+IDLE_TIMEOUT_S = 120.0
+"""A kept-alive connection without a request. Longer than the gateway's pool keeps one, so that it
+is the gateway that closes, and no request meets a closing socket."""
+STALL_TIMEOUT_S = 120.0
+"""A body or answer of which not one byte moves."""
+LINGER_S = 2.0
+"""How long an unwanted request body is read away before closing; without it the reset that the
+kernel sends would overtake the answer."""
+LINGER_BYTES = 16 * 1024 * 1024
+CHUNK_BYTES = 64 * 1024
+"""One read. The default capacity of a pipe."""
+
+
+class ConfigError(Exception):
+    """A setting is missing or malformed; the text names the variable."""
+
+
+class Config(NamedTuple):
+    """How this daemon was told to run."""
+
+    token_sha256: str
+    port: int = names.DAEMON_PORT
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> Self:
+        """Read and check the settings.
+
+        Raises:
+            ConfigError: names the variable at fault.
+        """
+        # No token would mean that every pod in the cluster may run commands here.
+        digest = environ.get(names.ENV_TOKEN_SHA256, "").lower()
+        if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
+            raise ConfigError(f"{names.ENV_TOKEN_SHA256} must be the hex SHA-256 of the token")
+        text = environ.get(names.ENV_PORT, str(names.DAEMON_PORT))
+        if not (text.isascii() and text.isdigit() and int(text) < 65536):
+            raise ConfigError(f"{names.ENV_PORT} must be a port number, not {text!r}")
+        return cls(token_sha256=digest, port=int(text))
+
+    def __repr__(self) -> str:
+        return f"Config(port={self.port}, token_sha256=…)"
+
+
+def command_environment(environ: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """The image's and the pod's variables: the daemon's own environment without its settings."""
+    prefix = names.ENV_PREFIX.encode()
+    return {key: value for key, value in environ.items() if not key.startswith(prefix)}

@@ -1,0 +1,59 @@
+"""Empties the pipes that background children hold after their command was answered.
+
+Closing them would kill a server with SIGPIPE at its next line of log; not reading them would block
+it. What they write from then on belongs to no answer and is dropped.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+
+from daemon import config, init
+
+_PAUSE_S = 0.002
+"""After each round, so that a chatty child (some 30 MB/s) does not cost the commands their cpu."""
+
+
+class Drain:
+    """One thread for all such pipes, started with the first."""
+
+    def __init__(self) -> None:
+        self._poll = select.epoll()
+        self._lock = threading.Lock()
+        self._count = 0
+        self._is_started = False
+
+    def take(self, fd: int) -> None:
+        """Read this descriptor to its end, then close it."""
+        with self._lock:
+            self._count += 1
+            self._poll.register(fd, select.EPOLLIN)
+            if not self._is_started:
+                self._is_started = True
+                threading.Thread(target=self._run, name="drain", daemon=True).start()
+
+    @property
+    def count(self) -> int:
+        """Pipes that are held."""
+        return self._count
+
+    def _run(self) -> None:
+        init.unblock_signals()
+        while True:
+            for fd, _ in self._poll.poll():
+                self._read(fd)
+            time.sleep(_PAUSE_S)
+
+    def _read(self, fd: int) -> None:
+        try:
+            if os.read(fd, config.CHUNK_BYTES):
+                return
+        except BlockingIOError:
+            return
+        with self._lock:
+            self._poll.unregister(fd)
+            os.close(fd)
+            self._count -= 1

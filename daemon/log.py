@@ -1,0 +1,13 @@
+"""One line on stderr for what an operator should know. `logging` costs 9 ms at start."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+
+def line(text: str) -> None:
+    """Write one line to the container's log; a broken log must not break the daemon."""
+    data = text.replace("\n", " | ").encode("utf-8", "backslashreplace")
+    with contextlib.suppress(OSError):
+        os.write(2, b"sandman: " + data + b"\n")

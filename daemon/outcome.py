@@ -1,0 +1,87 @@
+"""From how a command ended to the result that its caller gets."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from typing import TYPE_CHECKING
+
+from sandman import wire
+
+if TYPE_CHECKING:
+    from daemon import usage
+    from daemon.launch import StartFailedError
+    from daemon.processes import Process
+
+
+def not_started(failure: StartFailedError, exec_id: str, boot_id: str) -> wire.ExecResult:
+    """The result of a command that could not be started, as a shell would tell it."""
+    message = failure.message.encode("utf-8", "surrogateescape")
+    return wire.ExecResult(
+        exit_code=failure.exit_code,
+        start_error=failure.reason,
+        stderr=message,
+        stderr_bytes=len(message),
+        exec_id=exec_id,
+        boot_id=boot_id,
+    )
+
+
+def ended(
+    process: Process, after: usage.Counters, boot_id: str, *, timed_out: bool
+) -> wire.ExecResult:
+    """The result of a command that is over."""
+    code, number = exit_of(process)
+    rusage = process.end.usage if process.end else None
+    stdout = process.streams["stdout"].log
+    stderr = process.streams["stderr"].log if "stderr" in process.streams else None
+    return wire.ExecResult(
+        exit_code=code,
+        signal=number,
+        timed_out=timed_out,
+        stdout=stdout.kept,
+        stderr=stderr.kept if stderr else b"",
+        stdout_bytes=stdout.total,
+        stderr_bytes=stderr.total if stderr else 0,
+        stdout_truncated=stdout.is_truncated,
+        stderr_truncated=stderr.is_truncated if stderr else False,
+        oom_killed=_is_greater(after.oom_kills, process.before.oom_kills),
+        wall_s=round(process.wall_s, 6),
+        cpu_s=round(rusage.ru_utime + rusage.ru_stime, 6) if rusage else None,
+        peak_memory_bytes=_peak(rusage),
+        throttled_s=_difference(after.throttled_s, process.before.throttled_s),
+        exec_id=process.exec_id,
+        boot_id=boot_id,
+    )
+
+
+def exit_of(process: Process) -> tuple[int, int | None]:
+    """Exit code in the shell's convention, and the signal that ended the leader."""
+    if process.end is None:
+        # It hangs in the kernel; KILL was sent, so that is what it will have ended by.
+        return 128 + signal.SIGKILL, int(signal.SIGKILL)
+    if os.WIFSIGNALED(process.end.status):
+        number = os.WTERMSIG(process.end.status)
+        return 128 + number, number
+    return os.WEXITSTATUS(process.end.status), None
+
+
+def _peak(rusage: resource.struct_rusage | None) -> int | None:
+    """The largest memory of one process of the command.
+
+    The kernel counts a process from its fork, when it shares this daemon's memory: a value up to
+    the daemon's own peak says nothing about the command.
+    """
+    if rusage is None:
+        return None
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return rusage.ru_maxrss * 1024 if rusage.ru_maxrss > own else None
+
+
+def _is_greater(after: int | None, before: int | None) -> bool | None:
+    return None if after is None or before is None else after > before
+
+
+def _difference(after: float | None, before: float | None) -> float | None:
+    return None if after is None or before is None else round(after - before, 6)

@@ -1,0 +1,186 @@
+"""The caller of one command: gets its output as JSON at the end, or as frames while it runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import select
+import time
+from typing import TYPE_CHECKING
+
+from daemon import config, http1
+from daemon.connection import CallerGoneError, Response
+from sandman import names, wire
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from daemon.connection import Exchange
+    from daemon.processes import Process
+    from daemon.uploads import Upload
+    from sandman.errors import SandmanError
+
+_ROOM_BYTES = 256 * 1024
+"""Of output that waits for a slow reader, and of input that waits for a slow command."""
+_GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+_KINDS = {"stdout": wire.STDOUT, "stderr": wire.STDERR}
+
+
+def dump(document: Mapping[str, object]) -> bytes:
+    """JSON as UTF-8."""
+    return json.dumps(document, ensure_ascii=False).encode()
+
+
+class Reply:
+    """A caller of `exec`, as `attach.Caller`.
+
+    With frames the output is read back from the command's logs by cursor, at once after each read,
+    so a log of two reads' size loses nothing. While the request's body still arrives nothing is
+    sent: few HTTP clients read before they have written all. Then the logs may have lost a middle.
+    """
+
+    def __init__(self, exchange: Exchange, upload: Upload | None, *, frames: bool) -> None:
+        self.frames = frames
+        self.is_live = False
+        """Frames are being sent, so an error, too, must be one."""
+        self._exchange = exchange
+        self._upload = upload
+        self._process: Process | None = None
+        self._boot_id = ""
+        self._cursors = dict.fromkeys(_KINDS, 0)
+        self._truncated = dict.fromkeys(_KINDS, False)
+        self._out = bytearray()
+        self._last = time.monotonic()
+
+    def attach(self, process: Process, stdin: bytes | None, boot_id: str) -> None:
+        """The command runs: give it its input, and begin to answer if frames are wanted."""
+        self._process = process
+        self._boot_id = boot_id
+        self._exchange.sock.setblocking(False)
+        if process.stdin is not None:
+            process.stdin.feed(stdin or b"")
+        if self._upload is not None:
+            self._upload.feed(process)
+        elif process.stdin is not None:
+            process.stdin.end()
+
+    # --- as attach.Caller ---
+
+    def fileno(self) -> int:
+        """Of the connection."""
+        return self._exchange.sock.fileno()
+
+    def events(self) -> int:
+        """What to poll the connection for."""
+        wanted = select.POLLRDHUP
+        if self._is_uploading and self._wants_input:
+            wanted |= select.POLLIN
+        return wanted | select.POLLOUT if self._out else wanted
+
+    def handle(self, events: int) -> None:
+        """Something came up on the connection."""
+        if self._is_uploading and self._process is not None and self._upload is not None:
+            # A caller that has closed its side may have left bytes to read; the end comes after.
+            self._upload.receive(self._process)
+        elif events & _GONE:
+            raise CallerGoneError("closed by the caller")
+        self.take()
+
+    def accepts(self) -> bool:
+        """Whether there is room for more output; in a log there always is."""
+        return not self.is_live or len(self._out) < _ROOM_BYTES
+
+    def take(self) -> None:
+        """Send what is new in the logs."""
+        if not self.frames or self._is_uploading:
+            return
+        self._go_live()
+        self._pull()
+        if not self._out and time.monotonic() - self._last >= wire.KEEPALIVE_S:
+            self._put(wire.KEEPALIVE)
+        if self._out:
+            self._flush()
+
+    def next_at(self) -> float:
+        """When the next sign of life is due."""
+        return self._last + wire.KEEPALIVE_S if self.is_live and not self._out else math.inf
+
+    # --- the end ---
+
+    def finish(self, result: wire.ExecResult) -> None:
+        """Answer; waits for a slow reader."""
+        self._exchange.sock.settimeout(config.STALL_TIMEOUT_S)
+        for _ in self._exchange.body():
+            pass  # input that the command did not want
+        if not self.frames:
+            body = dump(result.to_json())
+            self._exchange.respond(Response(200, body, names.MEDIA_JSON))
+            return
+        self._go_live()
+        while self._pull():
+            self._send_all()
+        result = result._replace(
+            stdout_truncated=self._truncated["stdout"], stderr_truncated=self._truncated["stderr"]
+        )
+        self._end(wire.EXIT, result.to_json(streams=False))
+
+    def fail(self, error: SandmanError) -> None:
+        """End a live answer with an error."""
+        self._exchange.sock.settimeout(config.STALL_TIMEOUT_S)
+        self._end(wire.ERROR, error.problem())
+
+    def _end(self, kind: int, document: Mapping[str, object]) -> None:
+        self._put(kind, dump(document))
+        self._out += http1.LAST_CHUNK
+        self._send_all()
+        self._exchange.end()
+
+    # --- parts ---
+
+    @property
+    def _is_uploading(self) -> bool:
+        return self._upload is not None and not self._upload.is_done
+
+    @property
+    def _wants_input(self) -> bool:
+        stdin = self._process.stdin if self._process is not None else None
+        return stdin is None or stdin.fd is None or stdin.size < _ROOM_BYTES
+
+    def _go_live(self) -> None:
+        if self.is_live:
+            return
+        self.is_live = True
+        self._out += self._exchange.begin_bytes(200, [("Content-Type", names.MEDIA_FRAMES)], None)
+        if self._process is not None:
+            started = {"exec_id": self._process.exec_id, "boot_id": self._boot_id}
+            self._put(wire.STARTED, dump(started))
+
+    def _pull(self) -> bool:
+        """Move from the logs to the buffer while there is room; whether anything was moved."""
+        size = len(self._out)
+        streams = self._process.streams if self._process is not None else {}
+        for name, stream in streams.items():
+            while self._cursors[name] < stream.log.total and len(self._out) < _ROOM_BYTES:
+                piece = stream.log.read(self._cursors[name], config.CHUNK_BYTES)
+                self._cursors[name] = piece.cursor
+                self._truncated[name] |= piece.skipped > 0
+                if piece.data:
+                    self._put(_KINDS[name], piece.data)
+        return len(self._out) > size
+
+    def _put(self, kind: int, payload: bytes = b"") -> None:
+        self._out += http1.encode_chunk(wire.encode_frame(kind, payload))
+        self._last = time.monotonic()
+
+    def _flush(self) -> None:
+        try:
+            sent = self._exchange.sock.send(self._out)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise CallerGoneError(str(error)) from None
+        del self._out[:sent]
+
+    def _send_all(self) -> None:
+        data, self._out = self._out, bytearray()
+        self._exchange.send(data)

@@ -1,0 +1,94 @@
+"""Which handler a request goes to, and the checks before it. Every error leaves here as a problem."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from daemon import log
+from daemon.connection import CallerGoneError, Response
+from daemon.replies import dump
+from sandman import names
+from sandman.errors import (
+    DiedError,
+    InternalError,
+    MethodNotAllowedError,
+    NotFoundError,
+    SandmanError,
+    UnauthenticatedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from daemon.connection import Exchange
+
+    Handler = Callable[[Exchange], None]
+    Table = Mapping[str, Mapping[str, Handler]]
+
+
+class Routes:
+    """The application: answers each exchange exactly once."""
+
+    def __init__(self, table: Table, token_sha256: str, boot_id: str) -> None:
+        self._table = table
+        self._token_sha256 = token_sha256
+        self._boot_id = boot_id
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer one request.
+
+        Raises:
+            CallerGoneError: there was nobody to answer.
+        """
+        try:
+            self._dispatch(exchange)
+        except CallerGoneError:
+            raise
+        except SandmanError as error:
+            _refuse(exchange, error)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not end the connection's thread
+            text = f"{type(error).__name__}: {error}"
+            log.line(f"{exchange.head.method} {exchange.head.path}: {text}")
+            _refuse(exchange, InternalError(text))
+
+    def _dispatch(self, exchange: Exchange) -> None:
+        head = exchange.head
+        if head.path == "/healthz" and head.method in {"GET", "HEAD"}:
+            exchange.respond(Response(200, b"ok\n", "text/plain"))
+            return
+        self._check(head.headers)
+        methods = self._table.get(head.path)
+        if methods is None:
+            raise NotFoundError(f"there is no {head.path}")
+        handler = methods.get(head.method)
+        if handler is None:
+            raise MethodNotAllowedError(f"{head.path} takes {', '.join(sorted(methods))}")
+        handler(exchange)
+
+    def _check(self, headers: Mapping[str, str]) -> None:
+        # Imported at the first call and not at the start: hashlib is not needed to listen.
+        from hashlib import sha256  # noqa: PLC0415
+        from hmac import compare_digest  # noqa: PLC0415
+
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        digest = sha256(token.strip().encode("latin-1")).hexdigest()
+        if scheme.lower() != "bearer" or not compare_digest(digest, self._token_sha256):
+            raise UnauthenticatedError("a bearer token is required, and this is not it")
+        boot_id = headers.get(names.HEADER_BOOT_ID.lower())
+        if boot_id is not None and boot_id != self._boot_id:
+            raise DiedError(
+                f"the sandbox's daemon was started anew: the call is for boot {boot_id[:64]}",
+                facts={"boot_id": self._boot_id},
+            )
+
+
+def _refuse(exchange: Exchange, error: SandmanError) -> None:
+    """Answer with the problem; when an answer was begun all that can be done is to break it off."""
+    if exchange.is_answered:
+        return
+    headers: tuple[tuple[str, str], ...] = ()
+    if error.status == 401:
+        headers = (("WWW-Authenticate", "Bearer"),)
+    if error.retry_after is not None:
+        headers = (("Retry-After", str(int(error.retry_after))),)
+    exchange.respond(Response(error.status, dump(error.problem()), names.MEDIA_PROBLEM, headers))

@@ -1,0 +1,117 @@
+"""Sockets and threads: listens, and gives each connection a thread, within bounds."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from daemon import config, init, log
+from daemon.connection import Connection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from daemon.connection import Exchange
+
+_STACK_BYTES = 1024 * 1024
+"""musl gives a thread 128 KiB, which a deeply nested JSON body would overrun: that ends PID 1."""
+_BACKLOG = 512
+_BUSY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
+    b"Content-Length: 0\r\n\r\n"
+)
+
+
+def listen(port: int) -> socket.socket:
+    """A socket that takes IPv4 and IPv6, or IPv4 alone where the kernel has no other."""
+    try:
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        address = "::"
+    except OSError:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        address = "0.0.0.0"  # noqa: S104 - the pod's address; the network policy says who may come
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind((address, port))
+    sock.listen(_BACKLOG)
+    return sock
+
+
+class Server:
+    """Accepts connections for one handler."""
+
+    def __init__(self, sock: socket.socket, handle: Callable[[Exchange], None]) -> None:
+        self._sock = sock
+        self._handle = handle
+        self._connections: dict[Connection, None] = {}
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Accept from now on, in a thread of its own."""
+        threading.stack_size(_STACK_BYTES)
+        threading.Thread(target=self._run, name="accept", daemon=True).start()
+
+    def _run(self) -> None:
+        init.unblock_signals()
+        while True:
+            try:
+                sock, _ = self._sock.accept()
+            except OSError as error:
+                # Out of descriptors or memory, most likely by what runs in the sandbox: it passes.
+                log.line(f"accept: {error}")
+                time.sleep(0.05)
+                continue
+            self._admit(sock)
+
+    def _admit(self, sock: socket.socket) -> None:
+        """Give the connection a thread; when there are too many, an idle one gives way."""
+        connection = Connection(sock, self._handle)
+        with self._lock:
+            if len(self._connections) >= config.MAX_CONNECTIONS:
+                idle = next((c for c in self._connections if c.is_idle), None)
+                if idle is None:
+                    _turn_away(sock)
+                    return
+                del self._connections[idle]
+                idle.close_idle()
+            self._connections[connection] = None
+        try:
+            threading.Thread(target=self._serve, args=(connection, sock), daemon=True).start()
+        except RuntimeError as error:  # the sandbox's limit of processes is reached
+            log.line(f"no thread for a connection: {error}")
+            self._forget(connection)
+            _turn_away(sock)
+
+    def _serve(self, connection: Connection, sock: socket.socket) -> None:
+        init.unblock_signals()
+        try:
+            _tune(sock)
+            connection.serve()
+        finally:
+            self._forget(connection)
+
+    def _forget(self, connection: Connection) -> None:
+        with self._lock:
+            self._connections.pop(connection, None)
+
+
+def _turn_away(sock: socket.socket) -> None:
+    sock.setblocking(False)
+    with contextlib.suppress(OSError):
+        sock.send(_BUSY)
+    sock.close()
+
+
+def _tune(sock: socket.socket) -> None:
+    """Send at once; notice within half a minute that the other machine is gone."""
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    except OSError:
+        return

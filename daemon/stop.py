@@ -1,0 +1,123 @@
+"""Ends a command with all that it started: TERM, a grace, KILL.
+
+`Stop` is a state machine whose owner calls `step` when its time has come, so that the same thread
+goes on moving the command's last output meanwhile. Before KILL all members are stopped, round by
+round until a round finds no new one: what is stopped cannot fork away from the list.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from daemon import tree
+from sandman.wire import TERM_GRACE_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from daemon.processes import Process
+
+SURVIVORS_S = 0.5
+"""What is left of the grace once the leader has ended: the answer is due within a second."""
+GIVE_UP_S = 2.0
+"""After KILL. What lives longer hangs in the kernel, and nobody can end it."""
+_FIRST_LOOK_S = 0.005
+_LAST_LOOK_S = 0.1
+_ROUNDS = 50
+"""A fork bomb may outrun the freezing for some rounds; the next step begins anew."""
+
+
+class Stop:
+    """The end of one command, under way."""
+
+    def __init__(self, process: Process, others: Callable[[], list[tree.Life]], now: float) -> None:
+        self.is_done = False
+        self.next_at = now
+        self._process = process
+        self._others = others
+        self._kill_at = now + TERM_GRACE_S
+        self._give_up_at = self._kill_at + GIVE_UP_S
+        self._wait = _FIRST_LOOK_S
+        self._told: set[int] = set()
+
+    def step(self, now: float) -> None:
+        """Look who is left and send what is due."""
+        alive = self._members()
+        if alive is None:
+            self._step_blindly(now)
+        elif not alive:
+            self.is_done = True
+        elif now >= self._kill_at:
+            kill_frozen(alive, self._members)
+        else:
+            self._ask(alive - self._told)
+        self._plan(now)
+
+    def _plan(self, now: float) -> None:
+        if self._process.end is not None:
+            self._kill_at = min(self._kill_at, now + SURVIVORS_S)
+            self._give_up_at = min(self._give_up_at, self._kill_at + GIVE_UP_S)
+        if now >= self._give_up_at:
+            self.is_done = True
+        self.next_at = now + self._wait
+        if now < self._kill_at:
+            self.next_at = min(self.next_at, self._kill_at)
+        self._wait = min(self._wait * 1.5, _LAST_LOOK_S)
+
+    def _members(self) -> set[int] | None:
+        rows = tree.snapshot()
+        if rows is None:
+            return None
+        return tree.members(rows, self._process.life, self._others(), self._told)
+
+    def _ask(self, fresh: set[int]) -> None:
+        for pid in fresh:
+            send(pid, signal.SIGTERM)
+            send(pid, signal.SIGCONT)  # a stopped process would get it never
+        self._told |= fresh
+
+    def _step_blindly(self, now: float) -> None:
+        """Without /proc: the group is all that can be reached."""
+        number = int(signal.SIGKILL) if now >= self._kill_at else int(signal.SIGTERM)
+        if self._told and number == signal.SIGTERM:
+            number = 0
+        self._told.add(self._process.pid)
+        try:
+            os.killpg(self._process.pid, number)
+        except OSError:
+            self.is_done = self._process.end is not None
+
+
+def send(pid: int, number: int) -> None:
+    """Signal a process that may be gone, or be another user's where the daemon lacks the right."""
+    try:
+        os.kill(pid, number)
+    except OSError:
+        return
+
+
+def kill_frozen(alive: Iterable[int], look: Callable[[], set[int] | None]) -> None:
+    """Stop until nobody new is found, then kill all."""
+    frozen: set[int] = set()
+    fresh = set(alive)
+    for _ in range(_ROUNDS):
+        for pid in fresh:
+            send(pid, signal.SIGSTOP)
+        frozen |= fresh
+        fresh = (look() or set()) - frozen
+        if not fresh:
+            break
+    for pid in frozen | fresh:
+        send(pid, signal.SIGKILL)
+
+
+def kill_everything() -> None:
+    """Kill all descendants of this process, for its own end where it is not PID 1."""
+    me = os.getpid()
+
+    def look() -> set[int]:
+        return tree.descendants(tree.snapshot() or {}, me)
+
+    kill_frozen(look(), look)

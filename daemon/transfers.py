@@ -1,0 +1,203 @@
+"""`/v1/files`: one file from or to the caller."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from daemon import config, http1
+from daemon.connection import CallerGoneError, Response
+from daemon.files import Writer, open_for_reading, remove, translate
+from daemon.replies import dump
+from sandman import names
+from sandman.errors import BadRequestError
+
+if TYPE_CHECKING:
+    from daemon.connection import Exchange
+    from daemon.state import Sandbox
+
+_SMALL_BYTES = 64 * 1024
+"""Up to this a file is read first and sent with the head: one packet, and the true length also of
+files in /proc and /sys, whose size the kernel does not know."""
+_SENDFILE_BYTES = 8 * 1024 * 1024
+
+
+class Transfers:
+    """The handlers of `files`."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    def get(self, exchange: Exchange) -> None:
+        """Send a file, or with HEAD what would be sent."""
+        path = self._path(exchange, set())[0]
+        try:
+            fd, found = open_for_reading(path)
+        except OSError as error:
+            raise translate(error, path) from None
+        try:
+            _send(exchange, path, fd, found)
+        finally:
+            os.close(fd)
+
+    def put(self, exchange: Exchange) -> None:
+        """Receive a file, which appears only when it is whole."""
+        path, options = self._path(exchange, {"mode", "sha256"})
+        mode = _mode(options.get("mode"))
+        wanted = options.get("sha256")
+        try:
+            writer = Writer(path, mode, self._sandbox.user)
+            try:
+                document = _receive(exchange, writer, wanted)
+                document["mode"] = f"{writer.commit():04o}"
+            finally:
+                writer.abort()
+        except OSError as error:
+            raise translate(error, path) from None
+        document["path"] = path.decode("utf-8", "surrogateescape")
+        exchange.respond(Response(200, dump(document), names.MEDIA_JSON))
+
+    def delete(self, exchange: Exchange) -> None:
+        """Remove a file or an empty directory."""
+        path = self._path(exchange, set())[0]
+        try:
+            remove(path)
+        except OSError as error:
+            raise translate(error, path) from None
+        exchange.respond(Response(204))
+
+    def _path(self, exchange: Exchange, options: set[str]) -> tuple[bytes, dict[str, bytes]]:
+        query = http1.parse_query(exchange.head.query)
+        path = query.pop("path", b"")
+        if not path or b"\0" in path:
+            raise BadRequestError("path must be given, and hold no NUL", field="path")
+        unknown = sorted(query.keys() - options)
+        if unknown:
+            raise BadRequestError(f"unknown option {unknown[0]}", field=unknown[0])
+        return self._sandbox.absolute(path), query
+
+
+def _mode(text: bytes | None) -> int | None:
+    if text is None:
+        return None
+    if not text or len(text) > 5 or text.translate(None, b"01234567") or int(text, 8) > 0o7777:
+        raise BadRequestError("mode must be octal, as in 0644", field="mode")
+    return int(text, 8)
+
+
+def _receive(exchange: Exchange, writer: Writer, wanted: bytes | None) -> dict[str, object]:
+    """Write the body; what is known of it then."""
+    from hashlib import sha256  # noqa: PLC0415 - not needed to listen
+
+    digest = sha256()
+    size = 0
+    for piece in exchange.body():
+        digest.update(piece)
+        size += len(piece)
+        writer.write(piece)
+    found = digest.hexdigest()
+    if wanted is not None and wanted.lower() != found.encode():
+        raise BadRequestError(
+            f"the body's sha256 is {found}, not as given; nothing was written", field="sha256"
+        )
+    return {"size": size, "sha256": found}
+
+
+def _send(exchange: Exchange, path: bytes, fd: int, found: os.stat_result) -> None:
+    mode = f"{stat.S_IMODE(found.st_mode):04o}"
+    headers = [("Sandman-Mode", mode), ("Accept-Ranges", "bytes")]
+    try:
+        early = _read_up_to(fd, _SMALL_BYTES + 1)
+    except OSError as error:
+        raise translate(error, path) from None
+    if len(early) <= _SMALL_BYTES:
+        _send_range(exchange, headers, len(early), early, None)
+    elif found.st_size > _SMALL_BYTES:
+        _send_range(exchange, headers, found.st_size, b"", fd)
+    else:
+        _stream(exchange, headers, early, fd)
+
+
+def _read_up_to(fd: int, most: int) -> bytes:
+    pieces: list[bytes] = []
+    while most > 0 and (piece := os.read(fd, most)):
+        pieces.append(piece)
+        most -= len(piece)
+    return b"".join(pieces)
+
+
+def _send_range(
+    exchange: Exchange, headers: list[tuple[str, str]], size: int, content: bytes, fd: int | None
+) -> None:
+    """Send a file of known size, or the part of it that is asked for."""
+    asked = parse_range(exchange.head.headers.get("range"), size)
+    status, start, end = 200, 0, size
+    if asked is not None:
+        status, (start, end) = 206, asked
+        if start >= end:
+            error = BadRequestError(f"the file has {size} bytes", field="Range")
+            error.status = 416
+            headers.append(("Content-Range", f"bytes */{size}"))
+            body = dump(error.problem())
+            exchange.respond(Response(416, body, names.MEDIA_PROBLEM, tuple(headers)))
+            return
+        headers.append(("Content-Range", f"bytes {start}-{end - 1}/{size}"))
+    headers.append(("Content-Type", names.MEDIA_BYTES))
+    if fd is None or exchange.head.method == "HEAD":
+        headers.append(("Content-Length", str(end - start)))
+        exchange.respond(Response(status, content[start:end], None, tuple(headers)))
+        return
+    exchange.begin(status, headers, end - start)
+    _sendfile(exchange, fd, start, end)
+    exchange.end()
+
+
+def parse_range(text: str | None, size: int) -> tuple[int, int] | None:
+    """Start and end of the one range that is asked for; None: the whole file.
+
+    What is not understood is passed over, as RFC 9110 14.2 wants; an empty range cannot be had.
+    """
+    unit, _, spec = (text or "").partition("=")
+    first, dash, last = spec.partition("-")
+    digits = f"{first}{last}"
+    if unit.strip().lower() != "bytes" or not dash or not (digits.isascii() and digits.isdigit()):
+        return None
+    if len(digits) > 36:
+        return None
+    if not first:
+        return max(0, size - int(last)), size
+    end = min(int(last) + 1, size) if last else size
+    if last and int(last) < int(first):
+        return None
+    return int(first), end
+
+
+def _sendfile(exchange: Exchange, fd: int, start: int, end: int) -> None:
+    """From the page cache to the socket; a file that became shorter breaks the answer off."""
+    while start < end:
+        try:
+            sent = os.sendfile(exchange.sock.fileno(), fd, start, min(end - start, _SENDFILE_BYTES))
+        except BlockingIOError:
+            exchange.wait_writable()
+            continue
+        except OSError as error:
+            raise CallerGoneError(str(error)) from None
+        if sent == 0:
+            raise CallerGoneError("the file became shorter while it was sent")
+        start += sent
+
+
+def _stream(exchange: Exchange, headers: list[tuple[str, str]], early: bytes, fd: int) -> None:
+    """Send a file whose size nobody knows."""
+    headers.append(("Content-Type", names.MEDIA_BYTES))
+    exchange.begin(200, headers, None)
+    piece = early
+    while piece:
+        if exchange.head.method == "HEAD":
+            break
+        exchange.send(http1.encode_chunk(piece))
+        piece = os.read(fd, config.CHUNK_BYTES)
+    else:
+        exchange.send(http1.LAST_CHUNK)
+    exchange.end()

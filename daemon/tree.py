@@ -1,0 +1,161 @@
+"""Which processes belong to a command, from /proc.
+
+A process can leave its parent (double fork), its session (setsid) and its environment (env -i), but
+each of these marks has to be shed by itself, and one that is left gives it away:
+
+- its parent is in the tree;
+- its session was made by a member, the leader first;
+- the tag variable is in its environment;
+- it lost its parent, so it came to us, it has none of another command's marks, and it was born
+  while this command was the only one that ran.
+
+The last one cannot tell two commands that ran at the same time apart; then it spares the process,
+because killing another command's server is worse than leaving one behind in a sandbox that ends.
+"""
+
+# ruff: noqa: PTH
+# pathlib costs 5 ms at each pod's start.
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+TAG = b"SANDMAN_EXEC"
+_TICKS = float(os.sysconf("SC_CLK_TCK"))
+_SLACK_S = 2 / _TICKS
+"""/proc counts starts in ticks."""
+
+
+class Row(NamedTuple):
+    """One live process. `born`: seconds since the machine's start."""
+
+    pid: int
+    parent: int
+    session: int
+    born: float
+
+
+class Life(NamedTuple):
+    """A command's marks, and when it ran on the clock of `now()`; `ended` None: it runs."""
+
+    leader: int
+    tag: bytes
+    started: float
+    ended: float | None
+
+
+def now() -> float:
+    """Seconds on the clock of `Row.born`."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def snapshot() -> dict[int, Row] | None:
+    """Every live process; None where /proc is absent or not readable."""
+    try:
+        entries = os.listdir("/proc")
+    except OSError:
+        return None
+    rows = (_row(name) for name in entries if name[0] in "123456789")
+    found = {row.pid: row for row in rows if row is not None}
+    return found or None
+
+
+def _row(name: str) -> Row | None:
+    data = _read(f"/proc/{name}/stat")
+    # The program's name may hold anything, also spaces and parentheses: the last one ends it.
+    fields = data[data.rfind(b")") + 1 :].split()
+    if len(fields) < 20 or fields[0] in b"ZX":
+        return None
+    return Row(int(name), int(fields[1]), int(fields[3]), int(fields[19]) / _TICKS)
+
+
+def _read(path: str) -> bytes:
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError:
+        return b""
+    try:
+        return os.read(file, 1024 * 1024)
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
+
+
+def tag_of(pid: int) -> bytes | None:
+    """The tag in the process's environment; None: there is none, or it may not be read."""
+    prefix = TAG + b"="
+    for entry in _read(f"/proc/{pid}/environ").split(b"\0"):
+        if entry.startswith(prefix):
+            return entry[len(prefix) :]
+    return None
+
+
+def members(
+    rows: dict[int, Row],
+    life: Life,
+    others: Iterable[Life],
+    known: Iterable[int] = (),
+    tag: Callable[[int], bytes | None] = tag_of,
+) -> set[int]:
+    """Pids of the command's processes among these.
+
+    Args:
+        rows: a snapshot.
+        life: the command.
+        others: the other commands, running or ended.
+        known: pids seen as members before: they stay so when their parent is gone.
+        tag: reads a process's tag.
+    """
+    others = list(others)
+    foreign = {other.leader for other in others}
+    me = os.getpid()
+    found = {pid for pid in known if pid in rows}
+    for row in rows.values():
+        if life.leader in {row.pid, row.session}:
+            found.add(row.pid)
+    strangers = [row for row in rows.values() if row.pid not in found and row.pid != me]
+    for row in strangers:
+        if row.pid in foreign or row.born < life.started - _SLACK_S:
+            continue
+        mark = tag(row.pid)
+        is_orphan = mark is None and row.parent == me and row.session not in foreign
+        if mark == life.tag or (is_orphan and not _is_shared(row, others)):
+            found.add(row.pid)
+    return _closure(rows, found, foreign)
+
+
+def _is_shared(row: Row, others: list[Life]) -> bool:
+    """Whether another command, too, could have started the process."""
+    return any(
+        other.started - _SLACK_S <= row.born
+        and (other.ended is None or row.born <= other.ended + _SLACK_S)
+        for other in others
+    )
+
+
+def _closure(rows: dict[int, Row], found: set[int], foreign: set[int]) -> set[int]:
+    """With all descendants, and with all that live in a session made by a member."""
+    grown = True
+    while grown:
+        more = {
+            row.pid
+            for row in rows.values()
+            if row.pid not in found
+            and row.pid not in foreign
+            and (row.parent in found or row.session in found)
+        }
+        grown = bool(more)
+        found |= more
+    return found
+
+
+def descendants(rows: dict[int, Row], pid: int) -> set[int]:
+    """All processes below this one."""
+    children = {row.pid for row in rows.values() if row.parent == pid}
+    return _closure(rows, children, {pid}) - {pid}
