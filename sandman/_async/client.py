@@ -226,7 +226,7 @@ def _creation(options: SandboxOptions, key: str) -> Call:
 
 
 def _items(answer: object, name: str) -> list[Mapping[str, object]]:
-    items = answer.get(name) if isinstance(answer, dict) else answer
+    items = answer.get(name) if isinstance(answer, dict) else None
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise faults.not_understood(f"a list of {name}", answer)
     return items

@@ -38,9 +38,9 @@ class Limits:
     """Longest pause within one transfer, or before an answer (creation: beyond its `wait_s`)."""
     retry_s: float = 30.0
     """How long a call that is safe to repeat is repeated (creation: its `wait_s`)."""
-    idle_s: float = 4.0
-    """How long an idle connection is kept: below the 5 s after which common servers close theirs, since
-    a command sent into a closing connection is a command of unknown outcome."""
+    idle_s: float = wire.KEEPALIVE_S
+    """How long an idle connection is kept. Half of the shortest idle limit seen in load balancers: a
+    command sent into a connection that they close is a command of unknown outcome."""
     max_connections: int | None = None
     """None: no limit. A limit makes calls queue in this process, where nobody sees them wait."""
 

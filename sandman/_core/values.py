@@ -30,8 +30,8 @@ Event = Stdout | Stderr
 class SandboxInfo:
     """A sandbox as the gateway describes it; None: not told. Times are RFC 3339 texts, UTC.
 
-    `tier` is `warm`, `swap` or `cold`; `state` is `ready` or `ended`, then `ended` has `reason`,
-    `detail` and `at`. `token` is good for this sandbox alone and comes with the creation only.
+    `tier` is `warm`, `swap` or `cold`; `state` is `ready`, `ending` or `ended`, then `ended` has
+    `reason`, `detail` and `at`. `token` is good for this sandbox alone and comes with the creation only.
     `timings` are in milliseconds.
     """
 
@@ -63,13 +63,18 @@ class SandboxInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PoolInfo:
-    """A pool with its counts of placeholders: free now, leased now, wanted free."""
+    """A pool with its counts of placeholders: free now, leased now, wanted free; `max` of all together.
+
+    `swap`: whether a placeholder's image may be changed in place.
+    """
 
     name: str
     image: str | None = None
     free: int = 0
     leased: int = 0
     wanted: int = 0
+    max: int | None = None
+    swap: bool = False
 
     @classmethod
     def from_json(cls, body: Mapping[str, object]) -> Self:

@@ -1,0 +1,39 @@
+"""`sandman exec`: a command in a sandbox that is there."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sandman.cli.command import (
+    VERB_SETTINGS,
+    carry_out,
+    command_options,
+    exec_options,
+    uid_or_name,
+)
+
+if TYPE_CHECKING:
+    from sandman.cli.session import Session
+
+
+@click.command("exec", context_settings=VERB_SETTINGS)
+@click.argument("sandbox")
+@command_options
+@click.pass_obj
+def execute(session: Session, /, sandbox: str, command: tuple[str, ...], **given: Any) -> None:  # noqa: ANN401 - click's values
+    """Run COMMAND in SANDBOX; its output and exit code become this program's."""
+    # Options end at the first word, so that a `--` after it is still there.
+    command = command[1:] if command[0] == "--" else command
+    if not command:
+        raise click.UsageError("missing the command")
+    options = exec_options(given)
+    options["env"] = given["env"]
+    options["cwd"] = given["workdir"]
+    options["user"] = uid_or_name(given["user"])
+    with session.client() as client:
+        box = client.attach(sandbox)
+        code = carry_out(session, box, command, options, as_json=given["as_json"])
+    sys.exit(code)

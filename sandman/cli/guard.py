@@ -1,0 +1,80 @@
+"""Turns exceptions into a line on stderr and an exit code: nobody sees a traceback for a full cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from sandman.errors import SandmanError
+from sandman.sync import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+EXIT_USAGE = 2
+EXIT_TIMED_OUT = 124
+EXIT_SANDMAN = 125
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
+
+ADVICE = {
+    "capacity": "wait longer (--wait) or free sandboxes (sandman ls, sandman release)",
+    "quota": "free sandboxes (sandman ls, sandman release) or ask for a larger quota",
+    "image_not_found": "check the name given by --image",
+    "image_denied": "check that your key may use this image",
+    "unschedulable": "wait longer (--wait) or ask for less",
+    "unauthenticated": "check SANDMAN_TOKEN",
+    "not_found": "sandman ls shows the sandboxes that there are",
+    "user_unsupported": "check the name given by --user",
+}
+
+
+class GuardedGroup(click.Group):
+    """A group whose verbs may raise what the client raises."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the verb; exits by code for what is not a fault of this program."""
+        signal.signal(signal.SIGTERM, _terminated)
+        try:
+            return super().invoke(ctx)
+        except ConfigurationError as error:
+            _fail(error, EXIT_USAGE)
+        except SandmanError as error:
+            _fail(error, EXIT_SANDMAN)
+        except KeyboardInterrupt:
+            sys.exit(EXIT_INTERRUPTED)
+        except BrokenPipeError:
+            # Python would complain when it flushes at exit; there is nobody to complain to.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(EXIT_BROKEN_PIPE)
+        except OSError as error:
+            click.echo(f"sandman: {error}", err=True)
+            sys.exit(EXIT_SANDMAN)
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    """Leave as by an exception, so that `finally` releases the sandbox."""
+    del frame
+    sys.exit(128 + number)
+
+
+def _fail(error: SandmanError, code: int) -> NoReturn:
+    for line in explain(error):
+        click.echo(f"sandman: {line}", err=True)
+    sys.exit(code)
+
+
+def explain(error: SandmanError) -> Iterator[str]:
+    """What happened, to whom, and what to do."""
+    yield f"error: {error}"
+    if error.sandbox:
+        yield f"sandbox: {error.sandbox}"
+    if advice := ADVICE.get(error.reason):
+        yield f"what to do: {advice}"
+    elif error.retryable:
+        yield "what to do: this may pass, try again"

@@ -1,0 +1,26 @@
+"""`sandman release`: let sandboxes go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from sandman.cli.session import Session
+
+
+@click.command()
+@click.argument("sandboxes", nargs=-1, metavar="[SANDBOX]...")
+@click.option("--run", metavar="RUN", help="Every sandbox of this run instead.")
+@click.pass_obj
+def release(session: Session, sandboxes: tuple[str, ...], run: str | None) -> None:
+    """Release sandboxes, with all that is in them. Those that are gone already do not matter."""
+    if bool(sandboxes) == (run is not None):
+        raise click.UsageError("give either ids of sandboxes or --run RUN")
+    with session.client() as client:
+        if run is not None:
+            session.say(f"released {client.release_run(run)}")
+        for sandbox in sandboxes:
+            client.release(sandbox)
+            session.say(f"released {sandbox}")

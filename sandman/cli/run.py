@@ -1,0 +1,92 @@
+"""`sandman run`: a sandbox for one command."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sandman.cli.command import (
+    VERB_SETTINGS,
+    carry_out,
+    command_options,
+    exec_options,
+    uid_or_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sandman.cli.session import Session
+    from sandman.sync import Client, Sandbox, SandboxOptions
+
+
+@click.command(context_settings=VERB_SETTINGS)
+@click.option("--image", metavar="IMAGE", help="Task image; without it the pool's own.")
+@click.option("--pool", metavar="POOL", help="Pool to take it from.")
+@click.option("--run", "run_name", metavar="RUN", help="Name of the run that it belongs to.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Longest time to wait for the sandbox.",
+)
+@click.option(
+    "--max-life",
+    "max_s",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Longest time that the sandbox may live.",
+)
+@click.option(
+    "--keep", is_flag=True, help="Do not release the sandbox at the end; its id is printed."
+)
+@command_options
+@click.pass_obj
+def run(session: Session, /, command: tuple[str, ...], **given: Any) -> None:  # noqa: ANN401 - click's values
+    """Run COMMAND in a new sandbox; its output and exit code become this program's.
+
+    Example: sandman run --image python:3.12 -- python -c 'print(6 * 7)'
+    """
+    with session.client() as client, _sandbox(session, client, given) as box:
+        code = carry_out(session, box, command, exec_options(given), as_json=given["as_json"])
+    sys.exit(code)
+
+
+@contextmanager
+def _sandbox(session: Session, client: Client, given: dict[str, Any]) -> Iterator[Sandbox]:
+    options = _options(given)
+    with ExitStack() as stack:
+        with session.waiting(f"waiting for a sandbox in {options.get('image') or 'the pool'}"):
+            if given["keep"]:
+                box = client.create(**options)
+            else:
+                box = stack.enter_context(client.sandbox(**options))
+        session.say(f"{box.id} ({box.info.tier}, {box.info.timings.get('ready_ms', 0):.0f} ms)")
+        try:
+            yield box
+        except KeyboardInterrupt:
+            if not given["keep"]:
+                session.say("releasing the sandbox (interrupt again to leave it to its lease)")
+            raise
+        finally:
+            if given["keep"]:
+                click.echo(f"sandman: kept: {box.id} (sandman release {box.id})", err=True)
+
+
+def _options(given: dict[str, Any]) -> SandboxOptions:
+    return {
+        "image": given["image"],
+        "pool": given["pool"],
+        "env": given["env"],
+        "workdir": given["workdir"],
+        "user": uid_or_name(given["user"]),
+        "run": given["run_name"],
+        "max_s": given["max_s"],
+        "wait_s": given["wait_s"],
+    }
