@@ -44,7 +44,7 @@ class Roster:
             case providers.Gone(uid, ending):
                 self._gone(uid, ending)
             case providers.PoolSeen(spec):
-                self.pools[spec.name] = spec
+                self._pool_seen(spec)
             case providers.PoolGone(name):
                 self.pools.pop(name, None)
             case providers.NodeSeen(name, closed):
@@ -56,13 +56,9 @@ class Roster:
     def vetted(self, uid: str, boot_id: str) -> None:
         """The daemon of a free placeholder answered: it may be given from now on."""
         instance = self.registry.get(uid)
-        if instance is None:
-            return
-        self._boots[uid] = boot_id
-        spec = self.pools.get(instance.pool)
-        if spec is not None and is_free(instance):
-            slot = Slot(uid, instance.pool, instance.image, instance.node or "", spec.swap)
-            self.allocation.offer(slot)
+        if instance is not None:
+            self._boots[uid] = boot_id
+            self._offer(instance)
 
     def boot_id(self, uid: str) -> str | None:
         """The daemon start that was vetted."""
@@ -75,6 +71,25 @@ class Roster:
     async def wait_change(self, uid: str) -> None:
         """Return at the pod's next news."""
         await self._changes.setdefault(uid, trio.Event()).wait()
+
+    def _offer(self, instance: Instance) -> None:
+        spec = self.pools.get(instance.pool)
+        if spec is not None and is_free(instance):
+            node = instance.node or ""
+            slot = Slot(instance.uid, instance.pool, instance.image, node, spec.swap)
+            self.allocation.offer(slot)
+
+    def _pool_seen(self, spec: PoolSpec) -> None:
+        """A pool may be told of after its pods, and its swap setting may change."""
+        old = self.pools.get(spec.name)
+        self.pools[spec.name] = spec
+        if old is not None and old.swap == spec.swap:
+            return
+        for uid in self._boots:
+            instance = self.registry.get(uid)
+            if instance is not None and instance.pool == spec.name:
+                self.allocation.withdraw(uid)
+                self._offer(instance)
 
     def _seen(self, instance: Instance) -> Instance | None:
         instance = self.registry.put(instance)

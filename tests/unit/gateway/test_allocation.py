@@ -201,9 +201,9 @@ class AnyOrder(RuleBasedStateMachine):
             self.a.leave(every[number])
             self.waiting.pop(number, None)
             order = self.busy.pop(number, None)
-            if order is not None and order.slot is not None:
-                if self.held.get(order.slot.uid) == number:
-                    del self.held[order.slot.uid]
+            slot_of = order.slot if order is not None else None
+            if slot_of is not None and self.held.get(slot_of.uid) == number:
+                del self.held[slot_of.uid]
 
     @invariant()
     def nothing_is_lost(self):

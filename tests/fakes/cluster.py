@@ -1,0 +1,197 @@
+"""A cluster in memory: pods that can be claimed once, daemons that boot, news in order.
+
+A fake, not a mock: it keeps state and enforces what the API server enforces (a claim of what is not
+free fails, a name is made once), and time in it is trio's, so that tests may own it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import trio
+
+from gateway.allocation import Allocation
+from gateway.config import Settings
+from gateway.daemons import NotListeningError
+from gateway.fulfilment import Fulfilment
+from gateway.model import Assignment, Ending, Instance, PoolSpec
+from gateway.pool import Pool
+from gateway.provider import ClaimLostError, Gone, News, PoolSeen, Seen, Synced
+from gateway.registry import Registry
+from gateway.roster import Roster
+from sandman import names, wire
+
+BASE = "registry.example/base:1"
+TASK = "registry.example/task:1"
+START_S = 0.5
+"""Seconds from the making of a pod until its daemon answers."""
+SWAP_S = 0.2
+
+
+class FakeCluster:
+    """Provider and daemons in one.
+
+    `slow_writes` makes each write take that long, before (`write_before`) or after it took effect,
+    so that a test can cancel it at either moment.
+    """
+
+    def __init__(self) -> None:
+        self.send, self.receive = trio.open_memory_channel[News](1000)
+        self.pods: dict[str, Instance] = {}
+        self.boots: dict[str, str] = {}
+        self.claims: dict[str, str] = {}
+        self.up_at: dict[str, float] = {}
+        self.bad_images: dict[str, str] = {}
+        self.fail_claims: list[Exception] = []
+        self.writes: list[tuple[str, str]] = []
+        self.delay_before = 0.0
+        self.delay_after = 0.0
+        self._count = itertools.count(1)
+
+    # --- what a test does to it ---
+
+    def pool(self, name: str = "root", *, image: str = BASE, swap: bool = True) -> None:
+        self.send.send_nowait(PoolSeen(PoolSpec("ns", name, image, swap, 1, None)))
+
+    def synced(self) -> None:
+        self.send.send_nowait(Synced())
+
+    def placeholder(self, *, pool: str = "root", image: str = BASE, up_in: float = 0.0) -> Instance:
+        number = next(self._count)
+        pod = Instance(
+            namespace="ns", name=f"pod-{number}", uid=f"{number:08d}-uid", version="1", pool=pool,
+            state=names.STATE_FREE, image=image, node="n1", address=f"10.0.0.{number}",
+            nonce=f"nonce-{number}", running=True,
+        )  # fmt: skip
+        self._boot(pod.uid, up_in)
+        self._put(pod)
+        return pod
+
+    def end(self, uid: str, ending: Ending) -> None:
+        self._put(dataclasses.replace(self.pods[uid], ending=ending, running=False))
+
+    def remove(self, uid: str, ending: Ending) -> None:
+        del self.pods[uid]
+        self.send.send_nowait(Gone(uid, ending))
+
+    def leased(self) -> list[Instance]:
+        return [one for one in self.pods.values() if one.state == names.STATE_LEASED]
+
+    # --- Provider ---
+
+    async def claim(self, instance: Instance, assignment: Assignment) -> Instance:
+        await trio.sleep(self.delay_before)
+        if self.fail_claims:
+            raise self.fail_claims.pop(0)
+        now = self.pods.get(instance.uid)
+        if now is None or now.state != names.STATE_FREE or now.deleting:
+            raise ClaimLostError(instance.uid)
+        self.writes.append(("claim", instance.name))
+        if assignment.image != now.image:
+            self._boot(instance.uid, SWAP_S)
+        taken = self._put(self._with(now, assignment))
+        await trio.sleep(self.delay_after)
+        self._judge_image(taken)
+        return taken
+
+    async def create(self, spec: PoolSpec, name: str, assignment: Assignment) -> Instance:
+        await trio.sleep(self.delay_before)
+        number = next(self._count)
+        assert all(one.name != name for one in self.pods.values())
+        self.writes.append(("create", name))
+        pod = Instance(
+            namespace=spec.namespace, name=name, uid=f"{number:08d}-uid", version="1",
+            pool=spec.name, state=names.STATE_LEASED, image=spec.image, nonce=f"nonce-{number}",
+        )  # fmt: skip
+        taken = self._put(self._with(pod, assignment))
+        self._boot(pod.uid, START_S)
+        await trio.sleep(self.delay_after)
+        self._judge_image(taken)
+        return taken
+
+    async def delete(self, instance: Instance) -> None:
+        self.writes.append(("delete", instance.name))
+        if instance.uid in self.pods:
+            self.remove(instance.uid, Ending("deleted", "somebody deleted its pod"))
+
+    async def discard(self, namespace: str, name: str, claim_id: str) -> bool:
+        found = await self.read(namespace, name)
+        if found is None or found.claim_id != claim_id:
+            return False
+        await self.delete(found)
+        return True
+
+    async def read(self, namespace: str, name: str) -> Instance | None:
+        await trio.lowlevel.checkpoint()
+        return next((one for one in self.pods.values() if one.name == name), None)
+
+    async def explain(self, instance: Instance) -> Ending | None:
+        await trio.lowlevel.checkpoint()
+        reason = self.bad_images.get(instance.image)
+        return Ending(reason, f"image {instance.image}") if reason else None
+
+    # --- Daemons ---
+
+    async def info(self, instance: Instance) -> wire.Info:
+        await trio.lowlevel.checkpoint()
+        self._answers(instance)
+        return wire.Info(self.boots[instance.uid], claim_id=self.claims.get(instance.uid))
+
+    async def claim_daemon(self, instance: Instance, claim: wire.Claim) -> wire.Info:
+        await trio.lowlevel.checkpoint()
+        self._answers(instance)
+        boot = self.boots[instance.uid]
+        if boot == claim.previous_boot_id:
+            raise NotListeningError(boot)
+        assert self.claims.setdefault(instance.uid, claim.claim_id) == claim.claim_id
+        return wire.Info(boot, claim_id=claim.claim_id)
+
+    # --- inside ---
+
+    def _answers(self, instance: Instance) -> None:
+        if instance.uid not in self.pods or trio.current_time() < self.up_at[instance.uid]:
+            raise NotListeningError(instance.name)
+
+    def _boot(self, uid: str, up_in: float) -> None:
+        self.boots[uid] = f"boot-{next(self._count)}"
+        self.up_at[uid] = trio.current_time() + up_in
+
+    def _put(self, pod: Instance) -> Instance:
+        self.pods[pod.uid] = pod
+        self.send.send_nowait(Seen(pod))
+        return pod
+
+    def _judge_image(self, pod: Instance) -> None:
+        if pod.image in self.bad_images:
+            self.up_at[pod.uid] = float("inf")
+            self.end(pod.uid, Ending("died", "its first process never ran"))
+
+    def _with(self, pod: Instance, assignment: Assignment) -> Instance:
+        return dataclasses.replace(
+            pod, state=names.STATE_LEASED, image=assignment.image, tenant=assignment.tenant,
+            run=assignment.run, key=assignment.key, tier=assignment.tier.value, node="n1",
+            address=pod.address or "10.1.0.1", running=True, claim_id=assignment.claim_id,
+            previous_boot_id=assignment.previous_boot_id, request=assignment.request,
+            expires_at=assignment.expires_at,
+        )  # fmt: skip
+
+
+class FakeDaemons:
+    """The daemons' side of a FakeCluster."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+        self.info = cluster.info
+        self.claim = cluster.claim_daemon
+
+
+def make_pool(cluster: FakeCluster, settings: Settings | None = None) -> Pool:
+    """A pool over the fake; run it with `pool.run(cluster.receive)`."""
+    settings = settings or Settings()
+    registry = Registry(keep_ended=settings.keep_ended)
+    allocation = Allocation(cold_max=settings.cold_max, claims_max=settings.claims_max)
+    roster = Roster(registry, allocation)
+    daemons = FakeDaemons(cluster)
+    fulfilment = Fulfilment(cluster, daemons, roster, settings, trio.current_time)
+    return Pool(roster, fulfilment, daemons, settings)

@@ -1,0 +1,286 @@
+"""Kubernetes objects in, the gateway's values out; the claim patch and the cold pod."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from gateway.model import Assignment, Instance, PoolSpec, Tier
+from gateway.provider import endings, patches, pods
+from sandman import names
+from sandman.service import kube
+
+IMAGE = "r.example/task:1"
+
+
+def assignment(**changes) -> Assignment:
+    values = {
+        "claim_id": "c1", "previous_boot_id": "b0", "tier": Tier.SWAP, "tenant": "acme",
+        "image": IMAGE, "expires_at": 2000.5, "max_s": 100.0,
+        "request": {"image": IMAGE, "labels": {"a": "b"}}, "run": "r1", "key": "k" * 40,
+    }  # fmt: skip
+    return Assignment(**(values | changes))
+
+
+def placeholder(**changes) -> Instance:
+    values = {
+        "namespace": "ns", "name": "p", "uid": "u" * 36, "version": "7", "pool": "root",
+        "state": names.STATE_FREE, "image": "r.example/base:1", "started_at": 970.0,
+    }  # fmt: skip
+    return Instance(**(values | changes))
+
+
+def pod(document: dict) -> kube.Pod:
+    return msgspec.json.decode(json.dumps(document), type=kube.Pod)
+
+
+def running_pod(**status) -> dict:
+    return {
+        "metadata": {
+            "name": "p", "namespace": "ns", "uid": "12345678-9", "resourceVersion": "5",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {
+                names.LABEL_POOL: "root", names.LABEL_STATE: "leased", names.LABEL_TENANT: "acme",
+                names.LABEL_RUN: "r1", names.LABEL_KEY: "k", names.LABEL_TIER: "swap",
+            },
+            "annotations": {
+                names.ANNOTATION_NONCE: "n", names.ANNOTATION_KEY_ID: "k1",
+                names.ANNOTATION_CLAIM: '{"id":"c1","previous_boot_id":"b0"}',
+                names.ANNOTATION_LEASE: '{"expires_at":2000.5}',
+                names.ANNOTATION_REQUEST: '{"labels":{"a":"b"}}',
+            },
+        },
+        "spec": {"nodeName": "n1", "containers": [{"name": "main", "image": IMAGE}]},
+        "status": {
+            "phase": "Running", "podIP": "10.0.0.9", "startTime": "2026-01-01T00:00:01Z",
+            "containerStatuses": [
+                {"name": "side", "imageID": "side@sha256:1", "state": {"running": {}}},
+                {"name": "main", "imageID": "task@sha256:2", "restartCount": 1,
+                 "state": {"running": {"startedAt": "2026-01-01T00:00:02Z"}}},
+            ],
+        } | status,
+    }  # fmt: skip
+
+
+# --- the claim ---
+
+
+def test_the_claim_tests_before_it_writes_and_writes_everything_at_once():
+    operations = patches.claim(placeholder(), assignment(), now=1000.0)
+    assert operations[:5] == [
+        {"op": "test", "path": "/metadata/uid", "value": "u" * 36},
+        {"op": "test", "path": "/metadata/labels/sandman.dev~1state", "value": "free"},
+        {"op": "test", "path": "/metadata/deletionTimestamp", "value": None},
+        {"op": "remove", "path": "/metadata/ownerReferences"},
+        {"op": "replace", "path": "/metadata/labels/sandman.dev~1state", "value": "leased"},
+    ]
+    written = {one["path"]: one.get("value") for one in operations[5:]}
+    assert written.pop("/spec/containers/0/image") == IMAGE
+    # 100 s of life, 30 s of age, a minute for the clocks.
+    assert written.pop("/spec/activeDeadlineSeconds") == 190
+    assert written == {
+        "/metadata/labels/sandman.dev~1tenant": "acme",
+        "/metadata/labels/sandman.dev~1tier": "swap",
+        "/metadata/labels/sandman.dev~1run": "r1",
+        "/metadata/labels/sandman.dev~1key": "k" * 40,
+        "/metadata/annotations/sandman.dev~1claim": '{"id":"c1","previous_boot_id":"b0"}',
+        "/metadata/annotations/sandman.dev~1lease": '{"expires_at":2000.5}',
+        "/metadata/annotations/sandman.dev~1request": '{"image":"r.example/task:1","labels":{"a":"b"}}',
+        "/metadata/annotations/cluster-autoscaler.kubernetes.io~1safe-to-evict": "false",
+    }
+
+
+def test_a_warm_claim_leaves_the_image_alone_and_absent_values_are_no_labels():
+    same = assignment(image="r.example/base:1", previous_boot_id=None, run=None, key=None)
+    paths = [one["path"] for one in patches.claim(placeholder(), same, now=0.0)]
+    assert "/spec/containers/0/image" not in paths
+    assert not [path for path in paths if "run" in path or "key" in path]
+
+
+def test_a_cold_pod_is_the_template_leased():
+    template = {
+        "metadata": {"labels": {names.LABEL_STATE: "free", names.LABEL_POOL: "root"}},
+        "spec": {"containers": [{"name": "main", "image": "base"}], "restartPolicy": "Always"},
+    }
+    spec = PoolSpec("ns", "root", "base", swap=True, wanted=1, most=None, template=template)
+    body = patches.cold_pod(spec, "cold-1", assignment(previous_boot_id=None))
+    assert body["metadata"]["name"] == "cold-1"
+    assert body["metadata"]["labels"][names.LABEL_STATE] == "leased"
+    assert body["metadata"]["labels"][names.LABEL_POOL] == "root"
+    assert body["spec"]["containers"][0]["image"] == IMAGE
+    assert body["spec"]["activeDeadlineSeconds"] == 160
+    assert "ownerReferences" not in body["metadata"]
+    # The template itself, which the cache shares, is as it was.
+    assert template["spec"]["containers"][0]["image"] == "base"
+
+
+# --- reading pods ---
+
+
+def test_a_leased_pod_is_read_whole():
+    one = pods.instance(pod(running_pod()))
+    assert one.id == "p-12345678"
+    assert (one.pool, one.state, one.tenant, one.run, one.key, one.tier) == (
+        "root", "leased", "acme", "r1", "k", "swap",
+    )  # fmt: skip
+    assert (one.claim_id, one.previous_boot_id, one.expires_at) == ("c1", "b0", 2000.5)
+    assert (one.address, one.node, one.nonce, one.key_id) == ("10.0.0.9", "n1", "n", "k1")
+    assert (one.image, one.image_digest, one.running) == (IMAGE, "task@sha256:2", True)
+    assert one.request == {"labels": {"a": "b"}}
+    assert (one.ending, one.waiting, one.deleting) == (None, None, False)
+
+
+def test_after_a_swap_the_old_digest_is_not_told():
+    document = running_pod()
+    document["status"]["containerStatuses"][1]["restartCount"] = 0
+    assert pods.instance(pod(document)).image_digest is None
+
+
+def test_annotations_that_somebody_broke_are_absent():
+    document = running_pod()
+    document["metadata"]["annotations"] = {
+        names.ANNOTATION_CLAIM: "{",
+        names.ANNOTATION_LEASE: "[]",
+        names.ANNOTATION_REQUEST: '"x"',
+    }
+    one = pods.instance(pod(document))
+    assert (one.claim_id, one.expires_at, one.request) == (None, None, {})
+
+
+def test_a_container_that_cannot_start_is_stuck_and_one_that_is_being_made_is_not():
+    document = running_pod()
+    status = document["status"]["containerStatuses"][1]
+    status["state"] = {"waiting": {"reason": "ImagePullBackOff", "message": "no"}}
+    one = pods.instance(pod(document))
+    assert (one.is_stuck, one.running) == (True, False)
+    status["state"] = {"waiting": {"reason": "ContainerCreating"}}
+    assert not pods.instance(pod(document)).is_stuck
+
+
+def deployment(**annotations: str) -> kube.Deployment:
+    return msgspec.json.decode(
+        json.dumps(
+            {
+                "metadata": {
+                    "name": "d",
+                    "namespace": "ns",
+                    "labels": {names.LABEL_POOL: "root"},
+                    "annotations": annotations,
+                },
+                "spec": {
+                    "replicas": 3,
+                    "template": {"spec": {"containers": [{"name": "main", "image": "base"}]}},
+                },
+            }
+        ),
+        type=kube.Deployment,
+    )
+
+
+def test_a_pool_is_read_from_its_deployment():
+    spec = pods.pool(deployment(**{names.ANNOTATION_POOL_MAX: "9"}))
+    assert spec is not None
+    assert (spec.name, spec.image, spec.swap, spec.wanted, spec.most) == (
+        "root", "base", True, 3, 9,
+    )  # fmt: skip
+
+
+def test_swaps_are_forbidden_by_annotation_and_a_bad_maximum_is_none():
+    spec = pods.pool(
+        deployment(**{names.ANNOTATION_POOL_SWAP: "false", names.ANNOTATION_POOL_MAX: "many"})
+    )
+    assert spec is not None
+    assert (spec.swap, spec.most) == (False, None)
+
+
+# --- endings ---
+
+
+def ended(*, phase="Failed", reason="", message="", terminated=None, disruption=None) -> kube.Pod:
+    state = {"terminated": terminated} if terminated else {}
+    document = running_pod(phase=phase, reason=reason, message=message)
+    document["status"]["containerStatuses"][1]["state"] = state
+    if disruption:
+        document["status"]["conditions"] = [
+            {"type": "DisruptionTarget", "status": "True", "reason": disruption}
+        ]
+    return pod(document)
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"reason": "Evicted", "message": "disk"}, "evicted"),
+        ({"reason": "DeadlineExceeded"}, "expired"),
+        ({"reason": "Preempting"}, "preempted"),
+        ({"reason": "NodeLost"}, "node_lost"),
+        ({"disruption": "PreemptionByScheduler"}, "preempted"),
+        ({"disruption": "DeletionByTaintManager"}, "node_lost"),
+        ({"disruption": "EvictionByEvictionAPI"}, "evicted"),
+        ({"terminated": {"reason": "OOMKilled", "exitCode": 137}}, "oom"),
+        ({"terminated": {"reason": "Error", "exitCode": 137}}, "died"),
+        ({"terminated": {"reason": "Completed", "exitCode": 0}, "phase": "Succeeded"}, "died"),
+        ({}, "died"),
+    ],
+)
+def test_why_a_pod_ended(facts, reason):
+    ending = endings.of_pod(ended(**facts))
+    assert ending is not None
+    assert ending.reason == reason
+    assert ending.error("s").reason == reason
+
+
+def test_a_death_tells_exit_code_and_time():
+    ending = endings.of_pod(
+        ended(terminated={"reason": "Error", "exitCode": 3, "finishedAt": "2026-01-01T00:00:00Z"})
+    )
+    assert ending is not None
+    assert ending.facts == {"exit_code": 3, "kubelet_reason": "Error"}
+    assert ending.at == 1767225600.0
+    assert ending.error("s").cause == "sandbox"
+
+
+def test_a_pod_that_a_node_refused_is_not_the_sandboxs_fault():
+    document = ended()
+    document = pod(running_pod(phase="Failed", containerStatuses=[]))
+    ending = endings.of_pod(document)
+    assert ending is not None
+    assert ending.error("s").cause == "infrastructure"
+
+
+def test_a_running_pod_has_not_ended():
+    assert endings.of_pod(pod(running_pod())) is None
+
+
+def test_a_deleted_pod_says_why_when_a_condition_does():
+    assert endings.of_deletion(pod(running_pod())).reason == "deleted"
+    target = ended(phase="Running", disruption="DeletionByPodGC")
+    assert endings.of_deletion(target).reason == "node_lost"
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        (['Failed to pull image "x": rpc error: code = NotFound desc = failed to resolve reference '
+          '"x": x: not found'], "image_not_found"),
+        (['Failed to pull image "x": pull access denied, repository does not exist or may require '
+          "authorization: server message: insufficient_scope: authorization failed"], "image_denied"),
+        (['Failed to pull image "x": unexpected status 401 Unauthorized'], "image_denied"),
+        (['Failed to pull image "x": 429 Too Many Requests'], "image_pull"),
+        (['Failed to apply default image tag "X": couldn\'t parse image name: invalid reference '
+          "format"], "image_not_found"),
+        (["Back-off pulling image x", 'Failed to pull image "x": x: not found'], "image_not_found"),
+    ],
+)  # fmt: skip
+def test_what_went_wrong_with_an_image(messages, reason):
+    ending = endings.of_image("x", messages)
+    assert ending is not None
+    assert ending.reason == reason
+    assert "image x" in ending.detail
+
+
+def test_events_that_say_nothing_of_an_image_are_no_explanation():
+    assert endings.of_image("x", ["Error: cannot start the container"]) is None
+    assert endings.of_image("x", []) is None

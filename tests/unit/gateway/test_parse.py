@@ -1,0 +1,84 @@
+"""Bodies of allocation calls: what is taken, and which field each refusal names."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.config import Settings
+from gateway.routes import parse
+from sandman.errors import BadRequestError
+
+SETTINGS = Settings()
+
+
+def test_the_defaults():
+    request = parse.sandbox_request({"image": "debian"}, SETTINGS)
+    assert (request.image, request.pool, request.max_s, request.wait_s) == (
+        "debian",
+        "root",
+        4 * 3600.0,
+        60.0,
+    )
+
+
+def test_everything():
+    body = {
+        "image": "r.example:5000/team/task@sha256:" + "a" * 64, "pool": "restricted",
+        "env": {"A": "1", "B": ""}, "workdir": "/w", "user": 1000, "run": "run-1",
+        "labels": {"x": "y"}, "lease": {"max_s": 60}, "wait_s": 5.5,
+    }  # fmt: skip
+    request = parse.sandbox_request(body, SETTINGS)
+    assert request.env == (("A", "1"), ("B", ""))
+    assert request.labels == (("x", "y"),)
+    assert (request.user, request.max_s, request.wait_s) == (1000, 60.0, 5.5)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"image": "a/UPPER"}, "image"),
+        ({"image": "a b"}, "image"),
+        ({"image": ""}, "image"),
+        ({"image": "x:"}, "image"),
+        ({"image": "x@sha256:short"}, "image"),
+        ({"image": "https://x/y"}, "image"),
+        ({"image": 5}, "image"),
+        ({"image": "x" * 600}, "image"),
+        ({"image": "x", "workdir": "rel"}, "workdir"),
+        ({"image": "x", "run": "no spaces"}, "run"),
+        ({"image": "x", "run": ""}, "run"),
+        ({"image": "x", "labels": {"a": 1}}, "labels"),
+        ({"image": "x", "labels": []}, "labels"),
+        ({"image": "x", "labels": {"a": "y" * 40000}}, "labels"),
+        ({"image": "x", "lease": 5}, "lease"),
+        ({"image": "x", "lease": {"max_s": 1e8}}, "lease.max_s"),
+        ({"image": "x", "lease": {"max_s": 0}}, "lease.max_s"),
+        ({"image": "x", "lease": {"nope": 0}}, "lease.nope"),
+        ({"image": "x", "wait_s": 1e6}, "wait_s"),
+        ({"image": "x", "wait_s": True}, "wait_s"),
+        ({"image": "x", "env": {"A=B": "c"}}, "env"),
+        ({"image": "x", "env": {"A": 1}}, "env.A"),
+        ({"image": "x", "user": -1}, "user"),
+        ({"image": "x", "imgae": "typo"}, "imgae"),
+    ],
+)
+def test_a_refusal_names_its_field(body, field):
+    with pytest.raises(BadRequestError) as caught:
+        parse.sandbox_request(body, SETTINGS)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["debian", "debian:12", "library/debian", "r.example/a/b_c/d-e:V1.0", "localhost:5000/x",
+     "127.0.0.1:5000/sandman-test/debian:1", "a__b/c.d", "[::1]:5000/x",
+     "x:tag@sha256:" + "0" * 64],
+)  # fmt: skip
+def test_image_references_of_every_form(text):
+    assert parse.image(text) == text
+
+
+@pytest.mark.parametrize("key", ["", "x" * 201])
+def test_an_idempotency_key_has_a_length(key):
+    with pytest.raises(BadRequestError, match="Idempotency-Key"):
+        parse.idempotency_key(key)

@@ -1,0 +1,156 @@
+"""API keys and sandbox tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway import auth, policy, tokens
+from gateway.model import Principal
+from sandman.errors import ForbiddenError, NotFoundError, UnauthenticatedError
+
+KEYS = {"k1": b"1" * 32, "k2": b"2" * 32}
+CLAIMS = tokens.SandboxClaims("pod-1-abcdef01", "boot", "acme", 1000.0)
+
+
+class Credentials:
+    """Keys of a test."""
+
+    def __init__(self, *, api: dict[str, tokens.ApiKey]) -> None:
+        self.api_keys = api
+        self.sandbox_keys = KEYS
+        self.daemon_keys = KEYS
+        self.current_key = "k1"
+
+
+def key_for(tenant: str, key_id: str = "ci-1") -> tuple[str, dict[str, tokens.ApiKey]]:
+    token = tokens.make_api_key(key_id)
+    keys, bad = tokens.parse_api_keys({key_id: tokens.api_key_entry(token, tenant)})
+    assert bad == []
+    return token, keys
+
+
+def test_an_api_key_is_known_by_its_hash_alone():
+    token, keys = key_for("acme")
+    assert keys["ci-1"].sha256 == hashlib.sha256(token.encode()).hexdigest()
+    assert token not in repr(keys)
+    assert auth.authenticate(f"Bearer {token}", Credentials(api=keys), 0.0) == Principal(
+        "acme", "ci-1"
+    )
+
+
+@pytest.mark.parametrize(
+    "header",
+    [None, "", "Bearer", "Bearer ", "Basic abc", "Bearer smk_ci-1_wrong", "Bearer smk_nope_x",
+     "Bearer x", "Bearer sbt_", "Bearer sbt_k1_e30.x", "Bearer sbt_k9_e30.x", "Bearer " + "x" * 2000,
+     "Bearer smk__", "Bearer caf\u00e9"],
+)  # fmt: skip
+def test_every_other_token_is_unauthenticated(header):
+    _, keys = key_for("acme")
+    with pytest.raises(UnauthenticatedError):
+        auth.authenticate(header, Credentials(api=keys), 0.0)
+
+
+def test_a_revoked_key_is_unknown():
+    token, _ = key_for("acme")
+    with pytest.raises(UnauthenticatedError):
+        auth.authenticate(f"Bearer {token}", Credentials(api={}), 0.0)
+
+
+def test_a_key_of_one_id_is_not_good_for_another():
+    token, keys = key_for("acme")
+    other = {"ci-2": keys["ci-1"]._replace(key_id="ci-2")}
+    with pytest.raises(UnauthenticatedError):
+        tokens.check_api_key(token, other)
+
+
+@pytest.mark.parametrize("key_id", ["", "UPPER", "under_score", "-a", "a-", "a" * 41, "a b"])
+def test_a_key_id_that_could_not_be_told_from_the_rest_is_refused(key_id):
+    with pytest.raises(ValueError, match="key id"):
+        tokens.make_api_key(key_id)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{}", b"[]", b"null", b'{"sha256": "00", "tenant": "a"}', b'{"sha256": 1, "tenant": "a"}',
+     json.dumps({"sha256": "0" * 64, "tenant": "no label!"}).encode(),
+     json.dumps({"sha256": "z" * 64, "tenant": "a"}).encode()],
+)  # fmt: skip
+def test_one_bad_entry_is_named_and_locks_nobody_else_out(raw):
+    token, good = key_for("acme")
+    entry = tokens.api_key_entry(token, "acme")
+    keys, bad = tokens.parse_api_keys({"ci-1": entry, "broken": raw})
+    assert (keys, bad) == (good, ["broken"])
+
+
+# --- sandbox tokens ---
+
+
+def test_a_sandbox_token_says_which_sandbox_boot_and_tenant():
+    token = tokens.make_sandbox_token(CLAIMS, KEYS, "k1")
+    assert tokens.check_sandbox_token(token, KEYS, 999.0) == CLAIMS
+    principal = auth.authenticate(f"Bearer {token}", Credentials(api={}), 999.0)
+    assert principal == Principal("acme", "sandbox", "pod-1-abcdef01", "boot")
+
+
+def test_it_ends():
+    token = tokens.make_sandbox_token(CLAIMS, KEYS, "k1")
+    with pytest.raises(UnauthenticatedError, match="expired"):
+        tokens.check_sandbox_token(token, KEYS, 1000.0)
+
+
+def test_the_old_key_is_good_until_it_is_taken_away():
+    token = tokens.make_sandbox_token(CLAIMS, KEYS, "k1")
+    assert tokens.check_sandbox_token(token, KEYS, 0.0) == CLAIMS
+    with pytest.raises(UnauthenticatedError):
+        tokens.check_sandbox_token(token, {"k2": KEYS["k2"]}, 0.0)
+
+
+def test_another_key_under_the_same_id_is_not_accepted():
+    token = tokens.make_sandbox_token(CLAIMS, KEYS, "k1")
+    with pytest.raises(UnauthenticatedError):
+        tokens.check_sandbox_token(token, {"k1": KEYS["k2"]}, 0.0)
+
+
+@given(st.data())
+def test_no_changed_token_is_accepted(data):
+    token = tokens.make_sandbox_token(CLAIMS, KEYS, "k1")
+    place = data.draw(st.integers(0, len(token) - 1))
+    letter = data.draw(st.sampled_from("abcXYZ019-_."))
+    changed = token[:place] + letter + token[place + 1 :]
+    # The prefix only chooses the reader; everything behind it is signed.
+    if changed != token and place >= len("sbt_"):
+        with pytest.raises(UnauthenticatedError):
+            tokens.check_sandbox_token(changed, KEYS, 0.0)
+
+
+# --- what a principal may do ---
+
+
+def test_a_sandbox_token_manages_nothing():
+    with pytest.raises(ForbiddenError):
+        policy.may_manage(Principal("acme", "sandbox", "a-1", "boot"))
+    policy.may_manage(Principal("acme", "ci-1"))
+
+
+@pytest.mark.parametrize(
+    ("principal", "sandbox", "tenant", "allowed"),
+    [
+        (Principal("acme", "k"), "a-1", "acme", True),
+        (Principal("acme", "k"), "a-1", "zeta", False),
+        (Principal("acme", "k"), "a-1", None, False),
+        (Principal("acme", "sandbox", "a-1", "b"), "a-1", "acme", True),
+        (Principal("acme", "sandbox", "a-1", "b"), "a-2", "acme", False),
+    ],
+)
+def test_another_tenants_sandbox_does_not_exist(principal, sandbox, tenant, allowed):
+    if allowed:
+        policy.may_use(principal, sandbox, tenant)
+        return
+    with pytest.raises(NotFoundError) as caught:
+        policy.may_use(principal, sandbox, tenant)
+    assert str(caught.value) == f"not_found: no sandbox {sandbox}"
