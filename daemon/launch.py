@@ -4,7 +4,7 @@ Nothing is started here. What cannot be is told as the API says: a program that 
 result, a directory or user that is not is an error.
 """
 
-# ruff: noqa: PTH
+# ruff: noqa: PTH110, PTH116, PTH118
 # pathlib costs 5 ms at each pod's start.
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from daemon import tree, users
 from daemon.spawn import Program
-from daemon.state import encode
+from daemon.state import encode, login_environment
 from sandman.errors import (
     InternalError,
     NotADirectoryPathError,
@@ -83,16 +83,9 @@ def _environment(spec: ExecSpec, sandbox: Sandbox) -> dict[bytes, bytes]:
     if spec.env_mode == "merge":
         environment.update(sandbox.environment)
         if spec.user is not None:
-            environment.update(user_environment(users.find(spec.user)))
+            environment.update(login_environment(users.find(spec.user)))
     environment.update((encode(key), encode(value)) for key, value in spec.env)
     return environment
-
-
-def user_environment(user: users.User) -> dict[bytes, bytes]:
-    """What a login would set."""
-    name = encode(user.name)
-    shell = encode(user.shell or "/bin/sh")
-    return {b"HOME": encode(user.home), b"USER": name, b"LOGNAME": name, b"SHELL": shell}
 
 
 def _user(spec: ExecSpec, sandbox: Sandbox) -> users.User | None:

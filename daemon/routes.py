@@ -53,16 +53,14 @@ class Routes:
 
     def _dispatch(self, exchange: Exchange) -> None:
         head = exchange.head
-        if head.path == "/healthz" and head.method in {"GET", "HEAD"}:
-            exchange.respond(Response(200, b"ok\n", "text/plain"))
-            return
         self._check(head.headers)
         methods = self._table.get(head.path)
         if methods is None:
             raise NotFoundError(f"there is no {head.path}")
         handler = methods.get(head.method)
         if handler is None:
-            raise MethodNotAllowedError(f"{head.path} takes {', '.join(sorted(methods))}")
+            known = ", ".join(sorted(methods)) or "GET, HEAD"
+            raise MethodNotAllowedError(f"{head.path} takes {known}")
         handler(exchange)
 
     def _check(self, headers: Mapping[str, str]) -> None:

@@ -1,6 +1,6 @@
 """What this daemon knows of its sandbox: its boot, who claimed it, where and as whom commands run."""
 
-# ruff: noqa: PTH
+# ruff: noqa: PTH118
 # pathlib costs 5 ms at each pod's start.
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ class Sandbox:
         # Sixteen bytes of the kernel's: a start must never be taken for an earlier one.
         self.boot_id = os.urandom(16).hex()
         self.environment = dict(environment)
+        if b"HOME" not in self.environment:
+            self.environment[b"HOME"] = encode(users.find(os.geteuid()).home)
         self.workdir = workdir
         self.user: users.User | None = None
         self._claim: wire.Claim | None = None
@@ -53,6 +55,7 @@ class Sandbox:
     def _take(self, claim: wire.Claim) -> None:
         if claim.user is not None:
             self.user = users.find(claim.user)
+            self.environment.update(login_environment(self.user))
         if claim.workdir:
             self.workdir = os.path.join(self.workdir, encode(claim.workdir))
         self.environment.update({encode(key): encode(value) for key, value in claim.env})
@@ -75,6 +78,13 @@ class Sandbox:
             gid=user.gid if user else os.getegid(),
             running=running,
         )
+
+
+def login_environment(user: users.User) -> dict[bytes, bytes]:
+    """What a login of this user would set."""
+    name = encode(user.name)
+    shell = encode(user.shell or "/bin/sh")
+    return {b"HOME": encode(user.home), b"USER": name, b"LOGNAME": name, b"SHELL": shell}
 
 
 def encode(text: str) -> bytes:

@@ -1,0 +1,51 @@
+"""All that answers with a token: which part serves which path."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from daemon.drain import Drain
+from daemon.execution import Executions
+from daemon.handshake import Handshake
+from daemon.processes import Processes
+from daemon.routes import Routes
+from daemon.state import Sandbox
+from daemon.transfers import Transfers
+from daemon.usage import Meter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from daemon.config import Config
+    from daemon.init import Reaper
+
+
+def build(
+    config: Config, reaper: Reaper, environment: Mapping[bytes, bytes], workdir: bytes
+) -> Routes:
+    """The application of one sandbox.
+
+    Args:
+        config: the daemon's settings.
+        reaper: waits for the commands.
+        environment: what commands get of the daemon's own environment.
+        workdir: where commands run that name no directory.
+    """
+    sandbox = Sandbox(environment, workdir)
+    processes = Processes(sandbox, reaper, Meter())
+    handshake = Handshake(sandbox, processes)
+    executions = Executions(processes, Drain())
+    files = Transfers(sandbox)
+    table = {
+        "/healthz": {},
+        "/v1/claim": {"POST": handshake.claim},
+        "/v1/info": {"GET": handshake.info},
+        "/v1/exec": {"POST": executions.run},
+        "/v1/files": {
+            "GET": files.get,
+            "HEAD": files.get,
+            "PUT": files.put,
+            "DELETE": files.delete,
+        },
+    }
+    return Routes(table, config.token_sha256, sandbox.boot_id)
