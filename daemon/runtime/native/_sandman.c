@@ -26,9 +26,6 @@ is_numeric_option(int option)
     case PR_SET_PDEATHSIG:
     case PR_GET_NO_NEW_PRIVS:
     case PR_SET_NO_NEW_PRIVS:
-    case PR_CAPBSET_READ:
-    case PR_CAPBSET_DROP:
-    case PR_SET_KEEPCAPS:
         return 1;
     default:
         return 0;
@@ -81,9 +78,6 @@ add_constants(PyObject *module)
     ADD(PR_SET_PDEATHSIG)
     ADD(PR_GET_NO_NEW_PRIVS)
     ADD(PR_SET_NO_NEW_PRIVS)
-    ADD(PR_CAPBSET_READ)
-    ADD(PR_CAPBSET_DROP)
-    ADD(PR_SET_KEEPCAPS)
 #undef ADD
     return 0;
 }

@@ -1,0 +1,66 @@
+"""The command line: ``python -m daemon.runtime build | tree | toolchain | image``."""
+
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from daemon.runtime import image, interpreter, shell, toolchain, tree
+from daemon.runtime.shell import BuildError
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of each product."""
+    top = argparse.ArgumentParser(prog="python -m daemon.runtime", description=__doc__)
+    top.add_argument("--refresh", action="store_true", help="compile anew from today's sources")
+    products = top.add_subparsers(dest="product", required=True)
+    build = products.add_parser("build", help="the interpreter with its whole library")
+    build.add_argument("--out", type=Path, help="copy it here; otherwise only its place is told")
+    composed = products.add_parser("tree", help="the directory that goes into pods")
+    composed.add_argument("--out", type=Path, required=True)
+    tar = products.add_parser("toolchain", help="a Python to bring along, as a tar")
+    tar.add_argument("--out", type=Path, required=True)
+    packed = products.add_parser("image", help="the directory as an OCI image")
+    packed.add_argument("--tag", required=True)
+    packed.add_argument("--push-to", metavar="REF", help="also push it there; tells the digest")
+    return top
+
+
+def make_image(built: Path, tag: str, push_to: str | None) -> str:
+    """Compose a tree, pack it, perhaps push it; the reference to use in pods."""
+    with tempfile.TemporaryDirectory() as scratch:
+        image.build(tree.compose(built, Path(scratch) / "tree"), tag)
+    if push_to is None:
+        return tag
+    return f"{push_to}@{image.push(tag, push_to)}"
+
+
+def make(options: argparse.Namespace) -> str:
+    """Make the product asked for; what to print about it."""
+    built = interpreter.build(refresh=options.refresh)
+    if options.product == "tree":
+        done = tree.compose(built, options.out.absolute())
+        return f"{done} {tree.size_of(done) / 1e6:.1f} MB"
+    if options.product == "toolchain":
+        done = toolchain.write(built, options.out.absolute())
+        return f"{done} {done.stat().st_size / 1e6:.1f} MB"
+    if options.product == "image":
+        return make_image(built, options.tag, options.push_to)
+    if options.out:
+        shutil.copytree(built, options.out, dirs_exist_ok=True)
+    return str(options.out or built)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; a failed build is a message, not a traceback."""
+    try:
+        sys.stdout.write(f"{make(parser().parse_args(argv))}\n")
+    except BuildError as error:
+        shell.announce(f"error: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
