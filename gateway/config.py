@@ -78,6 +78,9 @@ class Settings:
     image_s: float = 300.0
     """Seconds for an image to be pulled before the sandbox counts as failed."""
 
+    daemon_port: int = names.DAEMON_PORT
+    """TCP port of the daemons, the same as the webhook's setting of that name."""
+
     connect_s: float = 5.0
     """Seconds to connect to a daemon: it is one network hop away."""
 

@@ -20,7 +20,13 @@ from gateway.daemons import NotListeningError
 from gateway.fulfilment import Want, handshake
 from gateway.model import Ready, Timings
 from gateway.provider import ClaimLostError
-from sandman.errors import BadRequestError, CapacityError, ConflictError, UnreachableError
+from sandman.errors import (
+    BadRequestError,
+    CapacityError,
+    ConflictError,
+    SandmanError,
+    UnreachableError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
     from gateway.model import Instance, PoolSpec, SandboxRequest
     from gateway.provider import News
     from gateway.roster import Roster
+    from sandman import wire
 
 log = structlog.get_logger()
 
@@ -194,20 +201,28 @@ class Pool:
     ) -> None:
         """A placeholder counts as free once its daemon has answered, with its boot id."""
         try:
-            for pause in VET_PAUSES_S:
-                try:
-                    async with limiter:
-                        info = await self._daemons.info(instance)
-                except NotListeningError:
-                    await trio.sleep(pause)
-                else:
-                    if info.claim_id is None:
-                        self._roster.vetted(instance.uid, info.boot_id)
-                        self._pump()
-                    return
-            log.warning("placeholder does not answer", pod=instance.name)
+            info = await self._meet(instance, limiter)
+        except SandmanError as error:
+            # One odd pod (an unknown key, a stranger on the port) must not end the gateway.
+            log.warning("placeholder is of no use", pod=instance.name, error=str(error))
+        else:
+            if info is None:
+                log.warning("placeholder does not answer", pod=instance.name)
+            elif info.claim_id is None:
+                self._roster.vetted(instance.uid, info.boot_id)
+                self._pump()
         finally:
             vetting.discard(instance.uid)
+
+    async def _meet(self, instance: Instance, limiter: trio.CapacityLimiter) -> wire.Info | None:
+        """What the placeholder's daemon says; None when it stays silent."""
+        for pause in VET_PAUSES_S:
+            try:
+                async with limiter:
+                    return await self._daemons.info(instance)
+            except NotListeningError:
+                await trio.sleep(pause)
+        return None
 
 
 class _Waiter:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import signal
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -19,7 +17,7 @@ from gateway.fulfilment import Fulfilment
 from gateway.handoff import Handoff
 from gateway.metrics import Metrics
 from gateway.pool import Pool
-from gateway.provider import watching
+from gateway.provider import News, watching
 from gateway.provider.kubernetes import KubernetesProvider
 from gateway.proxy import Proxy
 from gateway.registry import Registry
@@ -32,7 +30,6 @@ from sandman.service import https, kube
 
 if TYPE_CHECKING:
     from gateway.config import Settings
-    from gateway.provider import News
 
 log = structlog.get_logger()
 
@@ -43,3 +40,111 @@ NEWS_BUFFER = 256
 def wall() -> float:
     """Seconds since the epoch: the one place where the gateway reads the time of day."""
     return datetime.now(UTC).timestamp()
+
+
+class Gateway:
+    """The parts of one replica, made and not yet running.
+
+    Args:
+        settings: all settings.
+        api: the API server.
+        stop: set it to drain and end.
+    """
+
+    def __init__(self, settings: Settings, api: kube.Kube, stop: trio.Event) -> None:
+        self._settings = settings
+        self._api = api
+        self._stop = stop
+        self.credentials = WatchedCredentials(api, settings.namespace)
+        self.certificates = Certificates(
+            api, settings.namespace, settings.server_name, lambda: datetime.now(UTC)
+        )
+        self.election = Election(
+            api,
+            namespace=settings.namespace,
+            name=names.ALLOCATOR_LEASE,
+            identity=settings.pod_name,
+            address=f"{settings.pod_ip}:{settings.port}",
+        )
+        self.registry = Registry(keep_ended=settings.keep_ended)
+        allocation = Allocation(cold_max=settings.cold_max, claims_max=settings.claims_max)
+        self.roster = Roster(self.registry, allocation)
+        self.upstream = Upstream(self.credentials, settings)
+        provider = KubernetesProvider(api, wall)
+        fulfilment = Fulfilment(provider, self.upstream, self.roster, settings, wall)
+        self.pool = Pool(self.roster, fulfilment, self.upstream, settings)
+        self.proxy = Proxy(self.roster, self.upstream, provider, settings)
+        self.handoff = Handoff(
+            self.election, settings.server_name, lambda: self.certificates.authority
+        )
+        self.context = Context(
+            settings=settings,
+            credentials=self.credentials,
+            roster=self.roster,
+            provider=provider,
+            pool=self.pool,
+            releaser=Releaser(self.registry, provider, wall),
+            proxy=self.proxy,
+            handoff=self.handoff,
+            wall=wall,
+            missing=self.missing,
+        )
+        self.app = app.build(self.context, Metrics(self.roster), self.not_ready)
+
+    def missing(self) -> list[str]:
+        """What a call would need and is not there yet."""
+        return [
+            name
+            for name, is_there in (
+                ("the list of pods", self.roster.synced.is_set()),
+                ("the signing keys", self.credentials.ready.is_set()),
+            )
+            if not is_there
+        ]
+
+    def not_ready(self) -> list[str]:
+        """Why no new calls should come here."""
+        return [*self.missing(), *(["the end"] if self._stop.is_set() else [])]
+
+    async def run(
+        self, *, task_status: trio.TaskStatus[list[https.Bound]] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve until `stop` is set and the drain is over. What serves ends before what it needs."""
+        send, receive = trio.open_memory_channel[News](NEWS_BUFFER)
+        async with trio.open_nursery() as support:
+            support.start_soon(self.credentials.run)
+            support.start_soon(watching.watch, self._api, self._settings.sandbox_namespaces, send)
+            support.start_soon(self.pool.run, receive)
+            support.start_soon(janitor.run, self.registry, self.upstream, self.proxy)
+            await support.start(self.certificates.run)
+            support.start_soon(self.election.run)
+            try:
+                await self._serve(task_status)
+            finally:
+                with trio.move_on_after(1.0, shield=True):
+                    await self.upstream.aclose()
+                    await self.handoff.aclose()
+            support.cancel_scope.cancel()
+
+    async def _serve(self, task_status: trio.TaskStatus[list[https.Bound]]) -> None:
+        settings = self._settings
+        host = f"[{settings.bind}]" if ":" in settings.bind else settings.bind
+        await https.serve(
+            self.app,
+            bind=[f"{host}:{settings.port}"],
+            stop=self._stop,
+            tls=self.certificates.current,
+            settings=https.Settings(lame_duck_s=settings.lame_duck_s, grace_s=settings.grace_s),
+            task_status=task_status,
+        )
+
+
+async def main(settings: Settings) -> None:
+    """Run a gateway against the cluster that the environment names, until SIGTERM or SIGINT."""
+    stop = trio.Event()
+    async with kube.Kube(kube.load()) as api, trio.open_nursery() as nursery:
+        await nursery.start(https.stop_on_signals, stop)
+        gateway = Gateway(settings, api, stop)
+        log.info("starting", namespace=settings.namespace, pod=settings.pod_name)
+        await gateway.run()
+        nursery.cancel_scope.cancel()

@@ -17,7 +17,7 @@ import trio
 
 from gateway.daemons import LostError, NotListeningError
 from sandman import grants, names, wire
-from sandman.errors import InternalError, from_problem
+from sandman.errors import DiedError, InternalError, from_problem
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -31,6 +31,8 @@ TRANSPORTS_MAX = 4096
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=4, keepalive_expiry=30)
 """Calls to one sandbox at once are not limited here: a command may run for hours. Idle connections
 close before the daemon's own limit of 75 s."""
+ANSWER_MAX_BYTES = 64 * 1024
+"""Of a handshake's answer, which has some hundred."""
 SHAKE_S = 1.0
 """Seconds for one try of a handshake: a pod whose network is just being made drops packets."""
 DIAL_PAUSES_S = (0.05, 0.2, 0.8)
@@ -42,12 +44,13 @@ class Upstream:
 
     Args:
         credentials: keys that daemon tokens are derived from.
-        settings: `connect_s`.
+        settings: `connect_s`, `daemon_port`.
     """
 
     def __init__(self, credentials: Credentials, settings: Settings) -> None:
         self._credentials = credentials
         self._connect_s = settings.connect_s
+        self._port = settings.daemon_port
         self._open: OrderedDict[str, _Entry] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -80,7 +83,7 @@ class Upstream:
         try:
             with trio.fail_after(SHAKE_S):
                 async with self._request(instance, method, path, headers, content) as response:
-                    answer = wire.load_object(await response.aread())
+                    answer = wire.load_object(await _read_little(response))
         except (httpx.TransportError, trio.TooSlowError) as error:
             raise NotListeningError(str(error)) from error
         if response.status_code == httpx.codes.OK:
@@ -149,7 +152,7 @@ class Upstream:
         timeout = {"connect": self._connect_s, "read": None, "write": None, "pool": None}
         request = httpx.Request(
             method,
-            f"http://{host}:{names.DAEMON_PORT}{path}",
+            f"http://{host}:{self._port}{path}",
             headers={**headers, "authorization": f"Bearer {self._token(instance)}"},
             content=content,
             extensions={"timeout": timeout},
@@ -189,6 +192,16 @@ class Upstream:
             if not entry.users and (over or not is_alive(uid)):
                 del self._open[uid]
                 await entry.transport.aclose()
+
+
+async def _read_little(response: httpx.Response) -> bytes:
+    """The body of a handshake; what answers there may be hostile and never end."""
+    data = b""
+    async for chunk in response.aiter_raw():
+        data += chunk
+        if len(data) > ANSWER_MAX_BYTES:
+            raise DiedError("what answers there is not the daemon: its answer has no end")
+    return data
 
 
 class _Entry:

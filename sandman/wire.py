@@ -473,6 +473,22 @@ class Info(NamedTuple):
 
     @classmethod
     def from_json(cls, body: Mapping[str, object]) -> Self:
-        """Parse; members that this version does not know are passed over."""
-        values = {name: body[name] for name in cls._fields if name in body}
-        return cls(**values)  # type: ignore[arg-type]
+        """Parse; members that this version does not know are passed over.
+
+        Raises:
+            BadRequestError: what answered is not a daemon.
+        """
+        reader = Fields(body)
+        boot_id = reader.text("boot_id")
+        if not boot_id:
+            raise reader.fail("boot_id", "a string that is not empty")
+        return cls(
+            boot_id=boot_id,
+            version=reader.text("version") or "",
+            claim_id=reader.text("claim_id"),
+            uptime_s=reader.seconds("uptime_s") or 0.0,
+            workdir=reader.text("workdir") or "/",
+            uid=reader.count("uid", 0, 2**32),
+            gid=reader.count("gid", 0, 2**32),
+            running=reader.count("running", 0, 2**32),
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
@@ -105,8 +106,9 @@ async def json_body(request: Request, limit: int) -> dict[str, object]:
         BadRequestError: not a JSON object.
     """
     data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > limit:
-            raise TooLargeError(f"the body is over {limit} bytes", field="body")
+    async with contextlib.aclosing(request.stream()) as chunks:
+        async for chunk in chunks:
+            data += chunk
+            if len(data) > limit:
+                raise TooLargeError(f"the body is over {limit} bytes", field="body")
     return wire.load_object(bytes(data)) if data.strip() else {}

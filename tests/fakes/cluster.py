@@ -57,12 +57,20 @@ class FakeCluster:
     def synced(self) -> None:
         self.send.send_nowait(Synced())
 
-    def placeholder(self, *, pool: str = "root", image: str = BASE, up_in: float = 0.0) -> Instance:
+    def placeholder(
+        self,
+        *,
+        pool: str = "root",
+        image: str = BASE,
+        up_in: float = 0.0,
+        address: str | None = None,
+        key_id: str = "",
+    ) -> Instance:
         number = next(self._count)
         pod = Instance(
             namespace="ns", name=f"pod-{number}", uid=f"{number:08d}-uid", version="1", pool=pool,
-            state=names.STATE_FREE, image=image, node="n1", address=f"10.0.0.{number}",
-            nonce=f"nonce-{number}", running=True,
+            state=names.STATE_FREE, image=image, node="n1", address=address or f"10.0.0.{number}",
+            nonce=f"nonce-{number}", key_id=key_id, running=True,
         )  # fmt: skip
         self._boot(pod.uid, up_in)
         self._put(pod)

@@ -1,0 +1,63 @@
+"""`python -m gateway`: run the gateway, or make an API key."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import sys
+
+import trio
+
+from gateway import serve, tokens
+from gateway.config import SettingError, Settings
+from sandman import names
+from sandman.service import log
+from sandman.version import __version__
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Parse the command line and do it; answers the exit status."""
+    parser = argparse.ArgumentParser(prog="gateway", description="Sandman's gateway.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command")
+    commands.add_parser("serve", help="serve (the default); settings come from the environment")
+    key = commands.add_parser("make-key", help="make an API key and the patch that installs it")
+    key.add_argument("key_id", help="name of the key: a-z, 0-9 and dashes")
+    key.add_argument("--tenant", required=True, help="whose sandboxes it makes")
+    arguments = parser.parse_args(argv)
+    try:
+        if arguments.command == "make-key":
+            return make_key(arguments.key_id, arguments.tenant)
+        settings = Settings.from_env(os.environ)
+        log.configure(settings.log_level)
+    except ValueError as error:
+        kind = "setting" if isinstance(error, SettingError) else "argument"
+        print(f"gateway: {kind}: {error}", file=sys.stderr)
+        return 2
+    trio.run(serve.main, settings)
+    return 0
+
+
+def make_key(key_id: str, tenant: str) -> int:
+    """Print the token, once, and the command that makes the gateways accept it.
+
+    Raises:
+        ValueError: the id or the tenant cannot be used.
+    """
+    if not names.is_label(tenant):
+        raise ValueError(f"tenant {tenant!r}: use 1 to 63 of A-Z a-z 0-9 . _ -")
+    token = tokens.make_api_key(key_id)
+    entry = base64.b64encode(tokens.api_key_entry(token, tenant)).decode()
+    patch = json.dumps({"data": {key_id: entry}})
+    print(f"token (shown once): {token}")
+    print("install it with:")
+    print(
+        f"  kubectl -n {names.SYSTEM_NAMESPACE} patch secret {names.API_KEYS_SECRET} -p '{patch}'"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""A gateway with its real routes, server, TLS, proxy and upstream, and a real daemon behind it; only
+the cluster is in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+import trio
+
+from gateway import app, tokens
+from gateway.allocation import Allocation
+from gateway.config import Settings
+from gateway.fulfilment import Fulfilment
+from gateway.handoff import Handoff
+from gateway.metrics import Metrics
+from gateway.pool import Pool
+from gateway.proxy import Proxy
+from gateway.registry import Registry
+from gateway.release import Releaser
+from gateway.roster import Roster
+from gateway.routes.context import Context
+from gateway.upstream import Upstream
+from sandman import grants, names
+from sandman.service import https, pki, tls
+from tests.fakes.cluster import FakeCluster
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+KEYS = {"k1": b"k" * 32}
+SERVER_NAME = "gateway.test"
+
+
+class Credentials:
+    """The keys of a test: tenants acme and zeta."""
+
+    def __init__(self) -> None:
+        self.texts = {tenant: tokens.make_api_key(tenant) for tenant in ("acme", "zeta")}
+        entries = {t: tokens.api_key_entry(text, t) for t, text in self.texts.items()}
+        self.api_keys, _ = tokens.parse_api_keys(entries)
+        self.daemon_keys = KEYS
+        self.sandbox_keys = KEYS
+        self.current_key = "k1"
+
+
+class LocalDaemon:
+    """The real daemon as a process; `swap` starts it anew, as an image swap does."""
+
+    def __init__(self, port: int, digest: str) -> None:
+        self._env = {**os.environ, names.ENV_PORT: str(port), names.ENV_TOKEN_SHA256: digest}
+        self._port = port
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([sys.executable, "-m", "daemon", "serve"], env=self._env)
+        for _ in range(400):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port)):
+                return process
+            assert process.poll() is None, "the daemon did not start"
+            time.sleep(0.025)
+        raise AssertionError("the daemon does not listen")
+
+    def restart(self) -> None:
+        self.stop()
+        self.process = self._start()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(10)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+
+
+class Bed(SimpleNamespace):
+    """What a flow test works with."""
+
+    cluster: FakeCluster
+    daemon: LocalDaemon
+    url: str
+    client: httpx.AsyncClient
+    credentials: Credentials
+    trust: ssl.SSLContext
+    ca: bytes
+
+    def as_(self, tenant: str) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.credentials.texts[tenant]}"}
+
+
+@pytest.fixture
+def daemon() -> Iterator[LocalDaemon]:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    token = grants.daemon_token(KEYS["k1"], "ns", "nonce-1")
+    one = LocalDaemon(port, grants.token_digest(token))
+    one.port = port
+    yield one
+    one.stop()
+
+
+class RealDaemonCluster(FakeCluster):
+    """Its one pod is the real daemon; the fake's own boots are not used."""
+
+    def __init__(self, daemon: LocalDaemon) -> None:
+        super().__init__()
+        self.daemon = daemon
+
+    def _boot(self, uid: str, up_in: float) -> None:
+        swap = uid in self.pods
+        super()._boot(uid, up_in)
+        if swap:
+            self.daemon.restart()
+
+
+class Leader:
+    """Who the allocator is, as a test says."""
+
+    def __init__(self, *, is_leader: bool = True, address: str | None = None) -> None:
+        self.is_leader = is_leader
+        self.address = address
+
+
+@contextlib.asynccontextmanager
+async def gateway(
+    cluster: FakeCluster,
+    credentials: Credentials,
+    settings: Settings,
+    leader: Leader,
+    ca: pki.Pair,
+) -> AsyncIterator[str]:
+    """One replica, listening on TLS; yields its address."""
+    registry = Registry(keep_ended=100)
+    roster = Roster(registry, Allocation(cold_max=4, claims_max=4))
+    upstream = Upstream(credentials, settings)
+    fulfilment = Fulfilment(cluster, upstream, roster, settings, wall)
+    proxy = Proxy(roster, upstream, cluster, settings)
+    pool = Pool(roster, fulfilment, upstream, settings)
+    handoff = Handoff(leader, SERVER_NAME, lambda: ca.certificate)
+    context = Context(
+        settings=settings, credentials=credentials, roster=roster, provider=cluster, pool=pool,
+        releaser=Releaser(registry, cluster, wall), proxy=proxy, handoff=handoff, wall=wall,
+        missing=lambda: [] if roster.synced.is_set() else ["the list of pods"],
+    )  # fmt: skip
+    leaf = pki.issue(ca, [SERVER_NAME], ["127.0.0.1"], datetime.now(UTC), 1)
+    certificate = tls.Certificate(leaf.certificate, leaf.key)
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pool.run, cluster.receive)
+        application = app.build(context, Metrics(roster), context.missing)
+        serving = lambda task_status: https.serve(  # noqa: E731
+            application, bind=["127.0.0.1:0"], stop=stop, tls=certificate.current,
+            settings=https.Settings(grace_s=1.0), task_status=task_status,
+        )  # fmt: skip
+        [bound] = await nursery.start(_started, serving)
+        yield f"127.0.0.1:{bound.port}"
+        stop.set()
+        await upstream.aclose()
+        await handoff.aclose()
+        nursery.cancel_scope.cancel()
+
+
+async def _started(serving, *, task_status) -> None:
+    await serving(task_status)
+
+
+def wall() -> float:
+    return datetime.now(UTC).timestamp()
+
+
+@pytest.fixture
+async def bed(daemon: LocalDaemon) -> AsyncIterator[Bed]:
+    cluster = RealDaemonCluster(daemon)
+    credentials = Credentials()
+    ca = pki.make_ca("test", datetime.now(UTC), 1)
+    settings = Settings(daemon_port=daemon.port, loss_s=1.0)
+    cluster.placeholder(address="127.0.0.1", key_id="k1")
+    cluster.pool()
+    cluster.synced()
+    async with gateway(cluster, credentials, settings, Leader(), ca) as address:
+        trust = ssl.create_default_context(cadata=ca.certificate.decode())
+        base = f"https://{address}"
+        async with (
+            httpx.AsyncClient(base_url=base, verify=trust, timeout=20) as client,
+            trio.open_nursery() as nursery,
+        ):
+            with trio.fail_after(5):
+                while "sandman_free_vetted 1.0" not in (await client.get("/metrics")).text:
+                    await trio.sleep(0.02)
+            yield Bed(
+                cluster=cluster, daemon=daemon, url=base, client=client, credentials=credentials,
+                trust=trust, ca=ca, settings=settings, nursery=nursery,
+            )  # fmt: skip
+            nursery.cancel_scope.cancel()

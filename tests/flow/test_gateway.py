@@ -1,0 +1,357 @@
+"""Calls through the real gateway to the real daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import httpx
+import pytest
+import trio
+
+from gateway.model import Ending
+from sandman import names, wire
+from tests.flow.conftest import Leader, gateway
+
+
+async def allocate(bed, tenant: str = "acme", **body):
+    answer = await bed.client.post("/v1/sandboxes", json=body, headers=bed.as_(tenant))
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+async def test_the_whole_walk(bed):
+    made = await allocate(bed, image="registry.example/task:1", run="r1", labels={"a": "b"})
+    assert (made["tier"], made["state"], made["run"], made["labels"]) == (
+        "swap", "ready", "r1", {"a": "b"},
+    )  # fmt: skip
+    path = f"/v1/sandboxes/{made['id']}"
+    acme = bed.as_("acme")
+    ran = await bed.client.post(
+        f"{path}/exec", json={"shell": "cat; exit 3", "stdin": "in"}, headers=acme
+    )
+    result = wire.ExecResult.from_json(ran.json())
+    assert (result.exit_code, result.stdout, result.boot_id) == (3, b"in", made["boot_id"])
+    missing = await bed.client.post(
+        f"{path}/exec", json={"argv": ["no-such-program"]}, headers=acme
+    )
+    assert (missing.status_code, missing.json()["exit_code"]) == (200, 127)
+
+    listed = await bed.client.get("/v1/sandboxes", params={"run": "r1"}, headers=acme)
+    assert [one["id"] for one in listed.json()["sandboxes"]] == [made["id"]]
+    shown = await bed.client.get(path, headers=acme)
+    assert shown.json()["tier"] == "swap"
+    assert "token" not in shown.json()
+
+    for _ in range(2):
+        assert (await bed.client.delete(path, headers=acme)).status_code == 204
+    after = await bed.client.post(f"{path}/exec", json={"argv": ["true"]}, headers=acme)
+    assert (after.status_code, after.json()["reason"]) == (410, "released")
+    assert bed.cluster.pods == {}
+
+
+async def test_files_go_through_byte_for_byte(bed, tmp_path):
+    made = await allocate(bed)
+    files = f"/v1/sandboxes/{made['id']}/files"
+    data = bytes(range(256)) * 4096
+    target = tmp_path / "a b\u00e9%41.bin"
+    put = await bed.client.put(
+        files, params={"path": str(target)}, content=data, headers=bed.as_("acme")
+    )
+    assert put.json()["size"] == len(data)
+    assert target.read_bytes() == data
+    part = await bed.client.get(
+        files, params={"path": str(target)}, headers={**bed.as_("acme"), "range": "bytes=1-3"}
+    )
+    assert (part.status_code, part.content) == (206, data[1:4])
+    assert part.headers["content-security-policy"] == "sandbox"
+    none = await bed.client.get(files, params={"path": "/nope"}, headers=bed.as_("acme"))
+    assert (none.status_code, none.json()["reason"]) == (404, "path_not_found")
+
+
+async def frames_of(answer) -> list[wire.Frame]:
+    decoder = wire.FrameDecoder()
+    found = [frame async for chunk in answer.aiter_raw() for frame in decoder.feed(chunk)]
+    assert decoder.is_clean
+    return found
+
+
+def exec_frames(bed, sandbox: str, **spec):
+    return bed.client.stream(
+        "POST", f"/v1/sandboxes/{sandbox}/exec", json=spec,
+        headers={**bed.as_("acme"), "accept": names.MEDIA_FRAMES},
+    )  # fmt: skip
+
+
+async def test_output_streams_while_the_command_runs(bed):
+    made = await allocate(bed)
+    async with exec_frames(bed, made["id"], shell="echo one; sleep 0.3; echo two") as answer:
+        frames = await frames_of(answer)
+    assert [frame.type for frame in frames] == [wire.STARTED, wire.STDOUT, wire.STDOUT, wire.EXIT]
+    assert json.loads(frames[-1].payload)["exit_code"] == 0
+
+
+async def test_a_sandbox_that_dies_ends_a_stream_with_a_typed_error(bed):
+    made = await allocate(bed)
+    uid = bed.cluster.leased()[0].uid
+    died = Ending("died", "its first process ended with exit code 137")
+    with trio.fail_after(5):
+        async with exec_frames(bed, made["id"], shell="echo one; sleep 60") as answer:
+            bed.nursery.start_soon(kill_and_tell, bed, uid, died)
+            frames = await frames_of(answer)
+    assert frames[-1].type == wire.ERROR
+    assert json.loads(frames[-1].payload)["reason"] == "died"
+
+
+async def kill_and_tell(bed, uid: str, ending: Ending, after: float = 0.3) -> None:
+    await trio.sleep(after)
+    bed.daemon.kill()
+    await trio.sleep(0.3)
+    bed.cluster.end(uid, ending)
+
+
+async def test_a_sandbox_that_dies_ends_a_plain_call_with_a_typed_error(bed):
+    made = await allocate(bed)
+    uid = bed.cluster.leased()[0].uid
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kill_and_tell, bed, uid, Ending("oom", "killed for want of memory"))
+        answer = await bed.client.post(
+            f"/v1/sandboxes/{made['id']}/exec", json={"shell": "sleep 60"}, headers=bed.as_("acme")
+        )
+    assert (answer.status_code, answer.json()["reason"]) == (410, "oom")
+    again = await bed.client.get(f"/v1/sandboxes/{made['id']}", headers=bed.as_("acme"))
+    assert again.json()["ended"]["reason"] == "oom"
+
+
+async def test_a_daemon_that_is_gone_for_no_known_reason_is_outcome_unknown(bed):
+    made = await allocate(bed)
+    async with trio.open_nursery() as nursery:
+
+        async def kill():
+            await trio.sleep(0.3)
+            bed.daemon.kill()
+
+        nursery.start_soon(kill)
+        answer = await bed.client.post(
+            f"/v1/sandboxes/{made['id']}/exec", json={"shell": "sleep 60"}, headers=bed.as_("acme")
+        )
+    assert (answer.status_code, answer.json()["reason"]) == (502, "outcome_unknown")
+    # Nothing is sent now, so the next one is known not to have run.
+    later = await bed.client.post(
+        f"/v1/sandboxes/{made['id']}/exec", json={"shell": "true"}, headers=bed.as_("acme")
+    )
+    assert (later.status_code, later.json()["reason"]) == (503, "unreachable")
+
+
+async def test_a_deleted_pod_is_found_out_though_the_watch_is_behind(bed):
+    made = await allocate(bed)
+    del bed.cluster.pods[bed.cluster.leased()[0].uid]
+    bed.daemon.kill()
+    answer = await bed.client.post(
+        f"/v1/sandboxes/{made['id']}/exec", json={"shell": "true"}, headers=bed.as_("acme")
+    )
+    assert (answer.status_code, answer.json()["reason"]) == (410, "deleted")
+
+
+async def test_a_restarted_daemon_is_not_taken_for_the_sandbox(bed):
+    made = await allocate(bed)
+    bed.daemon.restart()
+    answer = await bed.client.post(
+        f"/v1/sandboxes/{made['id']}/exec", json={"shell": "true"}, headers=bed.as_("acme")
+    )
+    assert (answer.status_code, answer.json()["reason"]) == (410, "died")
+
+
+async def test_a_caller_that_goes_away_takes_its_command_along(bed, tmp_path):
+    made = await allocate(bed)
+    mark = tmp_path / "pid"
+    with trio.move_on_after(0.7):
+        await bed.client.post(
+            f"/v1/sandboxes/{made['id']}/exec",
+            json={"shell": f"echo $$ > {mark}; sleep 60"},
+            headers=bed.as_("acme"),
+        )
+    pid = int(mark.read_text())
+    with trio.fail_after(8):
+        while await trio.Path(f"/proc/{pid}").exists():
+            await trio.sleep(0.05)
+
+
+# --- who may ---
+
+
+@pytest.mark.parametrize("header", [{}, {"authorization": "Bearer smk_acme_wrong"}])
+async def test_without_a_known_token_nothing_is_said(bed, header):
+    for method, path in [
+        ("POST", "/v1/sandboxes"),
+        ("GET", "/v1/sandboxes/x-00000000"),
+        ("GET", "/v1/pools"),
+    ]:
+        answer = await bed.client.request(method, path, headers=header)
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert answer.headers["content-type"] == names.MEDIA_PROBLEM
+
+
+async def test_another_tenants_sandbox_is_like_one_that_never_was(bed):
+    made = await allocate(bed)
+    zeta = bed.as_("zeta")
+    for method, tail in [
+        ("GET", ""),
+        ("POST", "/exec"),
+        ("GET", "/files?path=/x"),
+        ("GET", "/info"),
+    ]:
+        theirs = await bed.client.request(method, f"/v1/sandboxes/{made['id']}{tail}", headers=zeta)
+        never = await bed.client.request(
+            method, f"/v1/sandboxes/pod-9-abcdef01{tail}", headers=zeta
+        )
+        assert theirs.status_code == never.status_code == 404
+        assert theirs.text.replace(made["id"], "") == never.text.replace("pod-9-abcdef01", "")
+    # To release it says nothing and does nothing.
+    assert (await bed.client.delete(f"/v1/sandboxes/{made['id']}", headers=zeta)).status_code == 204
+    assert (await bed.client.get("/v1/sandboxes", headers=zeta)).json() == {"sandboxes": []}
+    assert len(bed.cluster.leased()) == 1
+
+
+async def test_a_sandbox_token_is_good_for_its_sandbox_alone(bed):
+    made = await allocate(bed)
+    scoped = {"authorization": f"Bearer {made['token']}"}
+    ran = await bed.client.post(
+        f"/v1/sandboxes/{made['id']}/exec", json={"argv": ["true"]}, headers=scoped
+    )
+    assert ran.status_code == 200
+    other = await bed.client.post("/v1/sandboxes/pod-9-abcdef01/exec", json={}, headers=scoped)
+    assert other.status_code == 404
+    for method, path in [
+        ("POST", "/v1/sandboxes"),
+        ("GET", "/v1/sandboxes"),
+        ("DELETE", f"/v1/sandboxes/{made['id']}"),
+        ("DELETE", "/v1/runs/r"),
+    ]:
+        assert (await bed.client.request(method, path, headers=scoped)).status_code == 403
+
+
+async def test_the_daemons_own_token_and_headers_never_reach_the_caller_nor_his_the_daemon(bed):
+    made = await allocate(bed)
+    answer = await bed.client.post(
+        f"/v1/sandboxes/{made['id']}/exec",
+        json={"shell": "env; cat /proc/$PPID/environ | tr '\\0' '\\n'"},
+        headers=bed.as_("acme"),
+    )
+    assert bed.credentials.texts["acme"] not in answer.text
+    assert "authorization" not in answer.headers
+
+
+# --- bad input ---
+
+
+@pytest.mark.parametrize(
+    ("content", "field"),
+    [(b"{", "body"), (b"[]", "body"), (b'{"image": 5}', "image"), (b'{"nope": 1}', "nope"),
+     (b'{"image": "NOT VALID"}', "image"), (b"\xff", "body")],
+)  # fmt: skip
+async def test_a_malformed_body_is_400_and_names_the_field(bed, content, field):
+    answer = await bed.client.post("/v1/sandboxes", content=content, headers=bed.as_("acme"))
+    assert (answer.status_code, answer.json()["field"]) == (400, field)
+
+
+async def test_a_body_too_large_is_413(bed):
+    answer = await bed.client.post(
+        "/v1/sandboxes", content=b" " * (1024 * 1024 + 1), headers=bed.as_("acme")
+    )
+    assert (answer.status_code, answer.json()["reason"]) == (413, "too_large")
+
+
+async def test_no_such_path_and_no_such_method(bed):
+    none = await bed.client.get("/v1/nope", headers=bed.as_("acme"))
+    assert (none.status_code, none.json()["reason"]) == (404, "not_found")
+    wrong = await bed.client.put("/v1/sandboxes", headers=bed.as_("acme"))
+    assert (wrong.status_code, wrong.json()["reason"]) == (405, "method_not_allowed")
+
+
+async def test_the_claim_is_not_reachable_from_outside(bed):
+    made = await allocate(bed)
+    answer = await bed.client.post(
+        f"/v1/sandboxes/{made['id']}/claim", json={"claim_id": "x"}, headers=bed.as_("acme")
+    )
+    assert answer.status_code == 404
+
+
+# --- platform ---
+
+
+async def test_health_readiness_metrics_and_pools(bed):
+    await allocate(bed)
+    assert (await bed.client.get("/healthz")).text == "ok"
+    assert (await bed.client.get("/readyz")).text == "ok"
+    text = (await bed.client.get("/metrics")).text
+    assert 'sandman_allocation_seconds_count{tier="warm"} 1.0' in text
+    assert 'sandman_pods{pool="root",state="leased"} 1.0' in text
+    assert "acme" not in text
+    pools = (await bed.client.get("/v1/pools", headers=bed.as_("acme"))).json()["pools"]
+    assert [(one["name"], one["free"], one["leased"]) for one in pools] == [("root", 0, 1)]
+
+
+async def test_a_run_is_released_as_a_whole(bed):
+    await allocate(bed, run="r1")
+    assert (await bed.client.delete("/v1/runs/r2", headers=bed.as_("acme"))).json() == {
+        "released": 0
+    }
+    assert (await bed.client.delete("/v1/runs/r1", headers=bed.as_("acme"))).json() == {
+        "released": 1
+    }
+    assert bed.cluster.pods == {}
+
+
+# --- many doors, one decider ---
+
+
+@contextlib.asynccontextmanager
+async def replica(bed, leader: Leader, *, synced: bool = True):
+    """A client at another replica, whose cluster shows it nothing."""
+    cluster = type(bed.cluster)(bed.daemon)
+    if synced:
+        cluster.synced()
+    async with (
+        gateway(cluster, bed.credentials, bed.settings, leader, bed.ca) as address,
+        httpx.AsyncClient(base_url=f"https://{address}", verify=bed.trust, timeout=20) as client,
+    ):
+        yield client
+
+
+def follower(bed) -> Leader:
+    return Leader(is_leader=False, address=bed.url.removeprefix("https://"))
+
+
+async def test_a_replica_that_does_not_decide_hands_the_call_on(bed):
+    headers = {**bed.as_("acme"), "idempotency-key": "k"}
+    async with replica(bed, follower(bed)) as client:
+        made = await client.post("/v1/sandboxes", json={}, headers=headers)
+        assert made.status_code == 201, made.text
+        again = await client.post("/v1/sandboxes", json={}, headers=headers)
+        assert again.json()["id"] == made.json()["id"]
+        bad = await client.post("/v1/sandboxes", json={"nope": 1}, headers=bed.as_("acme"))
+        assert (bad.status_code, bad.json()["field"]) == (400, "nope")
+
+
+@pytest.mark.parametrize("address", [None, "127.0.0.1:1"])
+async def test_without_an_allocator_the_call_is_refused_as_worth_repeating(bed, address):
+    async with replica(bed, Leader(is_leader=False, address=address)) as client:
+        answer = await client.post("/v1/sandboxes", json={}, headers=bed.as_("acme"))
+    assert (answer.status_code, answer.json()["reason"]) == (503, "unreachable")
+    assert answer.json()["retryable"] is True
+    assert answer.headers["retry-after"] == "1"
+
+
+async def test_a_call_is_handed_on_once_only(bed):
+    async with replica(bed, follower(bed)) as client:
+        headers = {**bed.as_("acme"), names.HEADER_HOP: "1"}
+        answer = await client.post("/v1/sandboxes", json={}, headers=headers)
+    assert answer.status_code == 503
+
+
+async def test_a_replica_that_is_only_starting_says_so(bed):
+    async with replica(bed, Leader(), synced=False) as client:
+        answer = await client.post("/v1/sandboxes", json={}, headers=bed.as_("acme"))
+        assert (answer.status_code, answer.json()["reason"]) == (503, "unreachable")
+        assert (await client.get("/readyz")).status_code == 503
