@@ -18,7 +18,10 @@ PAIRS = (
     ("sandman/_async", "sandman/_sync"),
     ("tests/unit/client/twins_async", "tests/unit/client/twins_sync"),
 )
-NOTE = "# Written by scripts/unasync.py from {source}: change that, not this.\n"
+NOTE = """\
+# Written by scripts/unasync.py from {source}: change that, not this.
+# ruff: noqa: RUF100, SIM117 - `async with` and `with` do not join, their twins could
+"""
 
 REPLACEMENTS = tuple(
     (re.compile(pattern), replacement)

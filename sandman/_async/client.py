@@ -208,6 +208,8 @@ class Client:
 
 
 def _creation(options: SandboxOptions, key: str) -> Call:
+    if unknown := options.keys() - SandboxOptions.__annotations__.keys():
+        raise TypeError(f"unknown option {min(unknown)!r}: see SandboxOptions")
     wait_s = options.get("wait_s", DEFAULT_WAIT_S)
     body: dict[str, object] = {
         name: value

@@ -159,7 +159,7 @@ class Sandbox:
         values = dict(options)
         stdin: Data | None = values.pop("stdin", None)  # type: ignore[assignment]
         env: Mapping[str, str] = values.pop("env", {})  # type: ignore[assignment]
-        spec = spec._replace(env=tuple(env.items()), **values)  # type: ignore[arg-type]
+        spec = ExecSpec(spec.argv, spec.shell, env=tuple(env.items()), **values)  # type: ignore[arg-type]
         source = None if stdin is None else Source(stdin)
         streamed = source is not None and (source.size is None or source.size > INLINE_STDIN_BYTES)
         if source is not None and not streamed:

@@ -1,4 +1,5 @@
 # Written by scripts/unasync.py from sandman/_async/bodies.py: change that, not this.
+# ruff: noqa: RUF100, SIM117 - `async with` and `with` do not join, their twins could
 """Request bodies, made piece by piece. Classes and no generators.
 
 A generator that a cancelled request leaves behind half way is finalised by the garbage collector,

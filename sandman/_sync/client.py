@@ -1,4 +1,5 @@
 # Written by scripts/unasync.py from sandman/_async/client.py: change that, not this.
+# ruff: noqa: RUF100, SIM117 - `async with` and `with` do not join, their twins could
 """The client: sandboxes out of one gateway."""
 
 from __future__ import annotations
@@ -208,6 +209,8 @@ class Client:
 
 
 def _creation(options: SandboxOptions, key: str) -> Call:
+    if unknown := options.keys() - SandboxOptions.__annotations__.keys():
+        raise TypeError(f"unknown option {min(unknown)!r}: see SandboxOptions")
     wait_s = options.get("wait_s", DEFAULT_WAIT_S)
     body: dict[str, object] = {
         name: value

@@ -1,4 +1,5 @@
 # Written by scripts/unasync.py from sandman/_async/files.py: change that, not this.
+# ruff: noqa: RUF100, SIM117 - `async with` and `with` do not join, their twins could
 """Files of a sandbox: bytes in and out, one file a call."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # Written by scripts/unasync.py from sandman/_async/stream.py: change that, not this.
+# ruff: noqa: RUF100, SIM117 - `async with` and `with` do not join, their twins could
 """A command's stream of frames, as events and a result."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # Written by scripts/unasync.py from sandman/_async/transport.py: change that, not this.
+# ruff: noqa: RUF100, SIM117 - `async with` and `with` do not join, their twins could
 """Calls over HTTP: what went wrong becomes one of our errors here, and nowhere else."""
 
 from __future__ import annotations

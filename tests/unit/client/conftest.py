@@ -1,0 +1,29 @@
+"""What the client's tests share: a fake gateway each, and no settings from outside."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.client.fake_gateway import FakeGateway
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of whoever runs the tests does not matter."""
+    for name in [*os.environ]:
+        if name.startswith("SANDMAN_") or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(random, "random", lambda: 0.0)
+
+
+@pytest.fixture
+def gateway() -> Iterator[FakeGateway]:
+    with FakeGateway() as gateway:
+        yield gateway

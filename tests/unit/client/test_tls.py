@@ -1,0 +1,141 @@
+"""Whom the client trusts: the CA given, and the name in the certificate."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+import trustme
+
+from sandman import client, errors, sync
+from sandman._core.config import Settings
+from tests.unit.client.fake_gateway import TOKEN, FakeGateway
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NAME = "sandman-gateway.sandman-system.svc"
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def ca(authority: trustme.CA, tmp_path: Path) -> str:
+    path = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(path)
+    return str(path)
+
+
+@pytest.fixture
+def secure(authority: trustme.CA) -> Iterator[FakeGateway]:
+    """Its URL has an address, its certificate the service's DNS name."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert(NAME).configure_cert(context)
+    with FakeGateway(tls=context) as gateway:
+        yield gateway
+
+
+def pools(*, backend: str, **options) -> int:
+    if backend == "sync":
+        with sync.Client(token=TOKEN, **options) as blocking:
+            return len(blocking.pools())
+
+    async def main() -> int:
+        async with client.Client(token=TOKEN, **options) as waiting:
+            return len(await waiting.pools())
+
+    return anyio.run(main, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio", "sync"])
+def test_names_are_checked_against_server_name(secure: FakeGateway, ca: str, backend: str) -> None:
+    assert pools(backend=backend, url=secure.url, ca=ca, server_name=NAME) == 1
+    context = ssl.create_default_context(cafile=ca)
+    assert pools(backend=backend, url=secure.url, ca=context, server_name=NAME) == 1
+    for wrong in (None, "other.svc"):
+        with pytest.raises(errors.UnreachableError, match="SANDMAN_SERVER_NAME") as caught:
+            pools(backend=backend, url=secure.url, ca=ca, server_name=wrong)
+        assert not caught.value.retryable
+        assert caught.value.facts["attempts"] == 1
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio", "sync"])
+def test_an_unknown_ca_is_not_trusted(secure: FakeGateway, backend: str) -> None:
+    with pytest.raises(errors.UnreachableError, match="SANDMAN_CA"):
+        pools(backend=backend, url=secure.url, server_name=NAME)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio", "sync"])
+def test_tls_with_a_port_that_has_none(gateway: FakeGateway, backend: str) -> None:
+    with pytest.raises(errors.UnreachableError, match="http://") as caught:
+        pools(backend=backend, url=gateway.url.replace("http:", "https:"))
+    assert not caught.value.retryable
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio", "sync"])
+def test_commands_over_tls(secure: FakeGateway, ca: str, backend: str) -> None:
+    options = {"url": secure.url, "token": TOKEN, "ca": ca, "server_name": NAME}
+    large = bytes(range(256)) * 8000
+    if backend == "sync":
+        with sync.Client(**options) as blocking, blocking.sandbox() as box:
+            assert box.exec(["cat"], stdin=large).stdout == large
+        return
+
+    async def main() -> None:
+        async with client.Client(**options) as waiting, waiting.sandbox() as box:
+            assert (await box.exec(["cat"], stdin=large)).stdout == large
+            with anyio.move_on_after(0.2):
+                await box.exec(["sleep", "30"])
+
+    anyio.run(main, backend=backend)
+    assert secure.settled()
+
+
+def test_a_host_that_is_not_found_is_not_asked_again() -> None:
+    with pytest.raises(
+        errors.UnreachableError, match=r"cannot find the host.*SANDMAN_URL"
+    ) as caught:
+        pools(backend="sync", url="https://no-such-host.invalid")
+    # Resolvers without a network say "try again" where others say "no such name".
+    assert isinstance(caught.value.retryable, bool)
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+def test_settings_come_from_the_environment(ca: str) -> None:
+    environ = {
+        "SANDMAN_URL": "https://g:8443/", "SANDMAN_TOKEN": " t\n", "SANDMAN_CA": ca,
+        "SANDMAN_SERVER_NAME": NAME,
+    }  # fmt: skip
+    settings = Settings.load(environ=environ)
+    assert (settings.url, settings.token, settings.server_name) == ("https://g:8443", "t", NAME)
+    assert isinstance(settings.trust, ssl.SSLContext)
+    assert "token" not in repr(settings)
+    assert Settings.load("http://h", "u", environ=environ).url == "http://h"
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        ({}, "SANDMAN_URL"),
+        ({"SANDMAN_URL": "gateway:8443", "SANDMAN_TOKEN": "t"}, "SANDMAN_URL looks like https://"),
+        ({"SANDMAN_URL": "https://", "SANDMAN_TOKEN": "t"}, "SANDMAN_URL"),
+        ({"SANDMAN_URL": "https://h:port", "SANDMAN_TOKEN": "t"}, "SANDMAN_URL"),
+        ({"SANDMAN_URL": "https://h"}, "SANDMAN_TOKEN"),
+        ({"SANDMAN_URL": "https://h", "SANDMAN_TOKEN": "a\nb"}, "SANDMAN_TOKEN"),
+        ({"SANDMAN_URL": "https://h", "SANDMAN_TOKEN": "ä"}, "SANDMAN_TOKEN"),
+        ({"SANDMAN_URL": "https://h", "SANDMAN_TOKEN": "t", "SANDMAN_CA": "/nope"}, "SANDMAN_CA"),
+        ({"SANDMAN_URL": "https://h", "SANDMAN_TOKEN": "t", "SANDMAN_CA": __file__}, "SANDMAN_CA"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_named(environ: dict[str, str], says: str) -> None:
+    with pytest.raises(client.ConfigurationError, match=says) as caught:
+        Settings.load(environ=environ)
+    assert isinstance(caught.value, errors.CallerError)

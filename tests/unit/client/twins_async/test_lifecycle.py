@@ -1,0 +1,247 @@
+"""Sandboxes come and go: options, retries under one key, release whatever happens."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from sandman import errors
+from sandman.client import Client, Limits, PoolInfo, Retry
+from tests.unit.client.backends import on_backends
+from tests.unit.client.fake_gateway import (
+    TOKEN,
+    FakeGateway,
+    answer,
+    cut,
+    drop,
+    drop_after,
+    hang,
+    problem,
+)
+
+CREATE = "POST /v1/sandboxes"
+
+
+@on_backends
+async def test_a_block_releases_its_sandbox(gateway: FakeGateway) -> None:
+    async with Client(gateway.url, TOKEN) as client:
+        async with client.sandbox(image="img:1", run="r1", labels={"a": "b"}) as box:
+            assert (box.info.image, box.info.run, box.info.labels) == ("img:1", "r1", {"a": "b"})
+            assert (box.info.tier, box.info.timings["claim_ms"]) == ("warm", 8.0)
+            assert box.info.token == "sbt_x"
+            assert "sbt_x" not in repr(box) + repr(box.info)
+            assert list(gateway.sandboxes) == [box.id]
+        assert gateway.released
+        with pytest.raises(ZeroDivisionError):
+            async with client.sandbox():
+                raise ZeroDivisionError
+        assert gateway.released
+
+
+@on_backends
+async def test_options_travel(gateway: FakeGateway) -> None:
+    async with Client(gateway.url, TOKEN) as client:
+        async with client.sandbox():
+            pass
+        assert gateway.requests[0].json() == {"wait_s": 60.0}
+        key = gateway.requests[0].headers["idempotency-key"]
+        async with client.sandbox(
+            image="i", pool="p", env={"A": "1"}, workdir="/w", user="u", run="r",
+            labels={"l": "m"}, max_s=60, wait_s=5, idempotency_key="mine",
+        ):  # fmt: skip
+            pass
+        assert gateway.requests[-2].json() == {
+            "image": "i", "pool": "p", "env": {"A": "1"}, "workdir": "/w", "user": "u", "run": "r",
+            "labels": {"l": "m"}, "lease": {"max_s": 60}, "wait_s": 5,
+        }  # fmt: skip
+        assert gateway.requests[-2].headers["idempotency-key"] == "mine" != key
+        with pytest.raises(TypeError, match="imagee"):
+            await client.create(imagee="x")  # type: ignore[call-arg]
+
+
+@on_backends
+async def test_without_a_block(gateway: FakeGateway) -> None:
+    async with Client(gateway.url, TOKEN) as client:
+        one = await client.create(image="i", run="a")
+        two = await client.create(image="i", run="b")
+        assert [box.id for box in await client.list()] == [one.id, two.id]
+        assert [box.id for box in await client.list(run="b")] == [two.id]
+        again = await client.get(one.id)
+        assert (again.id, again.info.state, again.info.token) == (one.id, "ready", None)
+        assert (await client.attach(two.id).exec(["true"])).ok
+        await one.release()
+        await one.release()
+        assert await client.release_run("b") == 1
+        await client.release("never-was")
+        assert gateway.released
+        with pytest.raises(errors.NotFoundError) as caught:
+            await client.get(one.id)
+        assert caught.value.sandbox == one.id
+        pool = PoolInfo(name="root", image="default", free=3, leased=1, wanted=4)
+        assert await client.pools() == [pool]
+        assert gateway.url in repr(client)
+
+
+@on_backends
+async def test_a_lost_answer_does_not_cost_a_second_sandbox(gateway: FakeGateway) -> None:
+    async with Client(gateway.url, TOKEN) as client:
+        gateway.plan(CREATE, drop_after)
+        async with client.sandbox(image="i") as box:
+            assert gateway.created == 1
+            assert list(gateway.sandboxes) == [box.id]
+        first, second = gateway.requests[0], gateway.requests[1]
+        assert first.body == second.body
+        assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
+    assert gateway.released
+
+
+PASSING = {
+    "hang-up": drop,
+    "proxy 502": answer(502, b"bad gateway"),
+    "proxy 503": answer(503, b"<html>", content_type="text/html"),
+    "proxy 504": answer(504),
+    "proxy 429": answer(429),
+    "capacity": problem(errors.CapacityError("full")),
+    "quota": problem(errors.QuotaError("yours")),
+    "unreachable": problem(errors.UnreachableError("gone")),
+    "pull": problem(errors.ImagePullError("throttled")),
+}
+
+
+@pytest.mark.parametrize("case", PASSING)
+@on_backends
+async def test_what_may_pass_is_retried_and_told(gateway: FakeGateway, case: str, caplog) -> None:
+    told: list[Retry] = []
+    async with Client(gateway.url, TOKEN, on_retry=told.append) as client:
+        gateway.plan(CREATE, PASSING[case], PASSING[case])
+        with caplog.at_level(logging.INFO, "sandman"):
+            async with client.sandbox():
+                pass
+    assert [(retry.call, retry.attempt) for retry in told] == [(CREATE, 1), (CREATE, 2)]
+    assert [retry.pause_s for retry in told] == [0.05, 0.1]
+    assert len([r for r in caplog.records if r.name == "sandman"]) == 2
+    assert gateway.created == 1
+
+
+LASTING = {
+    "bad request": (problem(errors.BadRequestError("x", field="image")), errors.BadRequestError),
+    "image": (problem(errors.ImageNotFoundError("x")), errors.ImageNotFoundError),
+    "internal": (problem(errors.InternalError("x")), errors.InternalError),
+    "unknown reason": (
+        answer(418, b'{"reason": "teapot", "detail": "short"}', content_type="application/json"),
+        errors.InternalError,
+    ),
+    "proxy 400": (answer(400), errors.BadRequestError),
+    "proxy 401": (answer(401), errors.UnauthenticatedError),
+    "proxy 403": (answer(403), errors.ForbiddenError),
+    "proxy 404": (answer(404, b"not found"), errors.NotFoundError),
+    "proxy 413": (answer(413), errors.TooLargeError),
+    "proxy 418": (answer(418), errors.CallerError),
+    "proxy 500": (answer(500), errors.InternalError),
+    "other JSON": (answer(400, b"[]", content_type="application/json"), errors.BadRequestError),
+    "broken JSON": (answer(403, b"{", content_type="application/json"), errors.ForbiddenError),
+    "redirect": (answer(302, location="https://login.example"), errors.BadRequestError),
+    "html": (answer(200, b"<html>", content_type="text/html"), errors.InternalError),
+    "no id": (answer(201, b"{}", content_type="application/json"), errors.InternalError),
+    "endless": (answer(500, b"x" * 3_000_000), errors.InternalError),
+}
+
+
+@pytest.mark.parametrize("case", LASTING)
+@on_backends
+async def test_what_will_not_pass_is_raised_at_once(gateway: FakeGateway, case: str) -> None:
+    action, kind = LASTING[case]
+    async with Client(gateway.url, TOKEN) as client:
+        gateway.plan(CREATE, action)
+        with pytest.raises(kind) as caught:
+            await client.create()
+        assert type(caught.value) is kind
+        assert gateway.created == 0
+        assert len(gateway.requests) == 1
+        await client.release(await _id(client))
+
+
+async def _id(client: Client) -> str:
+    return (await client.create()).id
+
+
+@on_backends
+async def test_retry_after_is_honoured_within_the_wait(gateway: FakeGateway) -> None:
+    told: list[Retry] = []
+    async with Client(gateway.url, TOKEN, on_retry=told.append) as client:
+        gateway.plan(CREATE, problem(errors.CapacityError("full", retry_after=1)))
+        await client.create()
+        assert [retry.pause_s for retry in told] == [1.0]
+        gateway.plan(CREATE, answer(429, retry_after="1"))
+        await client.create()
+        assert told[1].pause_s == 1.0
+        # An hour is not within wait_s: the error comes now, not in wait_s seconds.
+        gateway.plan(CREATE, problem(errors.CapacityError("full", retry_after=3600)))
+        with pytest.raises(errors.CapacityError) as caught:
+            await client.create(wait_s=30)
+        assert caught.value.retry_after == 3600
+        assert caught.value.facts["attempts"] == 1
+
+
+@on_backends
+async def test_the_last_error_is_raised_when_the_wait_is_over(gateway: FakeGateway) -> None:
+    async with Client(gateway.url, TOKEN) as client:
+        gateway.plan(CREATE, *[problem(errors.CapacityError("full"))] * 20)
+        with pytest.raises(errors.CapacityError) as caught:
+            await client.create(wait_s=0.4)
+        assert caught.value.facts["attempts"] in {3, 4}
+
+
+@on_backends
+async def test_a_release_that_fails_at_a_blocks_end_is_logged(
+    gateway: FakeGateway, monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr("sandman._async.sandbox.RELEASE_LIMIT_S", 0.2)
+    async with Client(gateway.url, TOKEN) as client:
+        gateway.plan("DELETE", *[answer(503)] * 20)
+        async with client.sandbox() as box:
+            pass
+        assert f"{box.id} is left to its lease" in caplog.text
+        with pytest.raises(errors.UnreachableError):
+            await box.release()
+
+
+@on_backends
+async def test_answers_of_another_shape_are_named(gateway: FakeGateway) -> None:
+    async with Client(gateway.url, TOKEN) as client:
+        gateway.plan("GET", *[answer(200, b"[3]")] * 2)
+        with pytest.raises(errors.InternalError, match="list of sandboxes"):
+            await client.list()
+        with pytest.raises(errors.InternalError, match="list of pools"):
+            await client.pools()
+        gateway.plan("DELETE", answer(200, b"{}"))
+        with pytest.raises(errors.InternalError, match="a count"):
+            await client.release_run("r")
+
+
+@on_backends
+async def test_a_wrong_token_says_so(gateway: FakeGateway) -> None:
+    async with Client(gateway.url, "other") as client:
+        with pytest.raises(errors.UnauthenticatedError):
+            await client.list()
+
+
+@on_backends
+async def test_a_silent_gateway_is_unreachable(gateway: FakeGateway, monkeypatch) -> None:
+    monkeypatch.setattr("sandman._async.client.REPLY_MARGIN_S", 0.1)
+    async with Client(gateway.url, TOKEN, limits=Limits(silence_s=0.2, retry_s=0.1)) as client:
+        gateway.plan("GET", hang)
+        with pytest.raises(errors.UnreachableError, match="fell silent"):
+            await client.pools()
+        gateway.plan(CREATE, *[hang] * 3)
+        with pytest.raises(errors.UnreachableError, match="fell silent"):
+            await client.create(wait_s=0.2)
+
+
+@on_backends
+async def test_an_answer_that_breaks_off_is_unreachable(gateway: FakeGateway) -> None:
+    async with Client(gateway.url, TOKEN) as client:
+        gateway.plan("GET", cut)
+        with pytest.raises(errors.UnreachableError, match="broke"):
+            await client.pools()

@@ -1,0 +1,257 @@
+# Written by scripts/unasync.py from tests/unit/client/twins_async/test_commands.py: change that, not this.
+# ruff: noqa: RUF100, SIM117 - `async with` and `with` do not join, their twins could
+"""Commands: what goes in, what comes out, what is never done twice."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from sandman import errors, wire
+from sandman.sync import Client, CommandError, Limits, Stderr, Stdout
+from tests.unit.client.fake_gateway import TOKEN, FakeGateway, answer, drop, frames, problem
+
+EXIT = (wire.EXIT, wire.ExecResult(0).to_json(streams=False))
+STARTED = (wire.STARTED, {"exec_id": "e1", "boot_id": "b1"})
+
+
+def test_bytes_come_through_exactly(gateway: FakeGateway) -> None:
+    with Client(gateway.url, TOKEN) as client, client.sandbox(image="i") as box:
+        result = box.exec(["printf", r" a\r\nb\000\377\n\n"])
+        assert result.stdout == b" a\r\nb\0\xff\n\n"
+        assert result.stderr == b""
+        assert result.stdout_bytes == 9
+        assert result.ok
+
+
+def test_a_character_split_over_chunks_is_whole(gateway: FakeGateway) -> None:
+    with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        both = "ü".encode()
+        halves = [(wire.STDOUT, both[:1]), (wire.STDOUT, both[1:])]
+        gateway.plan("POST", frames(STARTED, *halves, EXIT))
+        assert (box.run("x")).stdout_text == "ü"
+
+
+def test_a_frame_split_at_any_byte_is_whole(gateway: FakeGateway) -> None:
+    with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        data = wire.encode_frame(wire.STDOUT, b"abc") + wire.encode_frame(
+            EXIT[0], b'{"exit_code":4}'
+        )
+        gateway.plan("POST", frames(*[data[i : i + 1] for i in range(len(data))]))
+        result = box.run("x")
+        assert (result.stdout, result.exit_code) == (b"abc", 4)
+
+
+def test_failures_are_results(gateway: FakeGateway) -> None:
+    with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        assert (box.run("echo no >&2; exit 3")).exit_code == 3
+        assert (box.run("kill -9 $$")).signal == 9
+        missing = box.exec(["no-such-program"])
+        assert (missing.exit_code, missing.start_error) == (127, "not_found")
+        late = box.run("echo early; sleep 30", timeout_s=0.3)
+        assert (late.timed_out, late.stdout, late.ok) == (True, b"early\n", False)
+
+
+def test_check_raises_with_the_result(gateway: FakeGateway) -> None:
+    with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        assert (box.exec(["true"], check=True)).ok
+        with pytest.raises(CommandError, match=r"exit code 3; it said:\nno\b") as caught:
+            box.run("echo no >&2; exit 3", check=True)
+        assert caught.value.result.exit_code == 3
+        assert caught.value.sandbox == box.id
+        with pytest.raises(CommandError, match="sleep 30 was ended at its time limit"):
+            box.exec(["sleep", "30"], check=True, timeout_s=0.2)
+        with pytest.raises(CommandError, match="nope did not start: not found"):
+            box.exec(["nope"], check=True)
+        with pytest.raises(CommandError, match="killed by signal 15"):
+            box.run("kill $$", check=True)
+
+
+def test_options_travel(gateway: FakeGateway) -> None:
+    with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        gateway.plan("POST", frames(STARTED, EXIT))
+        box.exec(
+            ["a", "\udcff"], cwd="/w", env={"A": "1"}, env_mode="replace", user=7, stdin="in",
+            timeout_s=5, merge_stderr=True, output_limit=9, exec_id="mine",
+        )  # fmt: skip
+        assert gateway.requests[-1].json() == {
+            "argv": ["a", "\udcff"], "cwd": "/w", "env": {"A": "1"}, "env_mode": "replace", "user": 7,
+            "stdin_b64": "aW4=", "timeout_s": 5, "merge_stderr": True, "output_limit": 9,
+            "exec_id": "mine",
+        }  # fmt: skip
+        gateway.plan("POST", frames(STARTED, EXIT))
+        box.run("a b", login=True)
+        assert gateway.requests[-1].json() == {"shell": "a b", "login": True}
+
+
+def test_wrong_arguments_are_refused_here(gateway: FakeGateway) -> None:
+    with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        with pytest.raises(TypeError, match="use run"):
+            box.exec("ls -l")
+        with pytest.raises(TypeError, match="nonsense"):
+            box.exec(["ls"], nonsense=1)  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match="either argv or shell"):
+            with box.stream(["a"], shell="b"):
+                pass
+        with pytest.raises(TypeError, match="cannot send a int"):
+            box.exec(["cat"], stdin=5)  # type: ignore[arg-type]
+        assert gateway.calls("POST /v1/sandboxes/") == []
+
+
+def test_output_beyond_the_limit_keeps_head_and_tail(gateway: FakeGateway) -> None:
+    with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        script = "head -c 300000 /dev/zero | tr '\\0' a; printf END; printf 1234 >&2"
+        result = box.run(script, output_limit=10)
+        assert (result.stdout, result.stdout_bytes) == (b"aaaaaaaEND", 300003)
+        assert (result.stdout_truncated, result.stderr_truncated) == (True, False)
+        exact = box.run("printf 1234", output_limit=4)
+        assert (exact.stdout, exact.stdout_truncated) == (b"1234", False)
+
+
+def test_small_stdin_travels_inline(gateway: FakeGateway) -> None:
+    with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        for given in ("häl\n$`", b"\0\xff\r\n", bytearray(b"x"), b""):
+            expected = given.encode() if isinstance(given, str) else bytes(given)
+            assert (box.exec(["cat"], stdin=given)).stdout == expected
+            assert "stdin_b64" in gateway.requests[-1].json()
+        assert (box.exec(["cat"])).stdout == b""
+
+
+def test_large_stdin_is_streamed(gateway: FakeGateway) -> None:
+    with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        large = bytes(range(256)) * 4096 + b"end"
+        file = io.BytesIO(b"skipped" + large)
+        file.seek(7)
+        pieces = [large[:5], b"", large[5:]]
+        for given in (large, file, pieces, iter(pieces)):
+            result = box.exec(["cat"], stdin=given)
+            assert result.stdout == large
+            assert gateway.requests[-1].headers["transfer-encoding"] == "chunked"
+        with pytest.raises(TypeError, match="binary mode"):
+            box.exec(["cat"], stdin=io.StringIO("text"))  # type: ignore[arg-type]
+        assert (box.exec(["cat"], stdin=[])).stdout == b""
+
+
+def test_streaming_yields_events_then_the_result(gateway: FakeGateway) -> None:
+    with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        seen = []
+        with box.stream(["sh", "-c", "echo a; sleep 0.2; echo b >&2; exit 5"]) as stream:
+            with pytest.raises(RuntimeError, match="has not ended"):
+                _ = stream.result
+            while (event := next(stream, None)) is not None:
+                seen.append(event)
+        assert seen == [Stdout(b"a\n"), Stderr(b"b\n")]
+        assert (stream.result.exit_code, stream.exec_id) == (5, "e1")
+        with box.stream(shell="echo dropped; exit 6") as stream:
+            assert (stream.wait()).exit_code == 6
+
+
+def test_leaving_a_stream_kills_the_command(gateway: FakeGateway) -> None:
+    with Client(gateway.url, TOKEN) as client:
+        with client.sandbox() as box:
+            with box.stream(shell="echo a; sleep 30") as stream:
+                for event in stream:
+                    assert event == Stdout(b"a\n")
+                    break
+            assert (box.exec(["true"])).ok
+        assert gateway.settled()
+
+
+def test_one_connection_serves_command_after_command(gateway: FakeGateway) -> None:
+    with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        for _ in range(5):
+            box.exec(["true"])
+        assert gateway.connections == 1
+
+
+def test_keepalives_hold_a_silent_command(gateway: FakeGateway, monkeypatch) -> None:
+    monkeypatch.setattr("sandman._sync.sandbox.EXEC_SILENCE_S", 0.4)
+    gateway.keepalive_s = 0.1
+    with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        assert (box.run("sleep 1; echo done")).stdout == b"done\n"
+
+
+def test_silence_without_keepalives_is_an_unknown_outcome(
+    gateway: FakeGateway, monkeypatch
+) -> None:
+    monkeypatch.setattr("sandman._sync.sandbox.EXEC_SILENCE_S", 0.3)
+    with Client(gateway.url, TOKEN) as client:
+        with client.sandbox() as box:
+            with pytest.raises(errors.OutcomeUnknownError, match="fell silent") as caught:
+                box.run("sleep 30")
+            assert caught.value.sandbox == box.id
+            assert not caught.value.retryable
+        assert gateway.settled()
+    assert len(gateway.calls("POST /v1/sandboxes/")) == 1
+
+
+BROKEN = {
+    "nothing": frames(end=False),
+    "cut after output": frames(STARTED, (wire.STDOUT, b"x"), end=False),
+    "ended without EXIT": frames(STARTED, (wire.STDOUT, b"x")),
+    "cut in a frame": frames(b"\x05\x00\x00"),
+    "no frames": frames(b"<html>gateway timeout</html>"),
+    "unreadable EXIT": frames((wire.EXIT, b"nonsense")),
+    "EXIT without code": frames((wire.EXIT, {"signal": 3})),
+    "unreadable ERROR": frames((wire.ERROR, b"nonsense")),
+    "other content type": answer(200, b"<html>", content_type="text/html"),
+    "hang-up": drop,
+    "proxy 502": answer(502, b"bad gateway"),
+    "proxy 504": answer(504),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_no_result_is_never_a_result(gateway: FakeGateway, case: str) -> None:
+    with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        gateway.plan("POST", BROKEN[case])
+        with pytest.raises(errors.OutcomeUnknownError, match="may or may not") as caught:
+            box.exec(["true"])
+        assert caught.value.sandbox == box.id
+        assert len(gateway.calls("POST /v1/sandboxes/")) == 1
+        assert (box.exec(["true"])).ok
+
+
+def test_an_error_after_output_comes_after_the_output(gateway: FakeGateway) -> None:
+    with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        lost = errors.OomError("memory ran out").problem()
+        gateway.plan("POST", frames(STARTED, (wire.STDOUT, b"x"), (wire.ERROR, lost)))
+        with box.stream(["true"]) as stream:
+            assert next(stream) == Stdout(b"x")
+            with pytest.raises(errors.OomError, match="memory ran out") as caught:
+                next(stream)
+        assert (caught.value.cause, caught.value.sandbox) == ("sandbox", box.id)
+
+
+def test_a_connection_that_breaks_after_the_result_does_not_matter(
+    gateway: FakeGateway,
+) -> None:
+    with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        gateway.plan("POST", frames(STARTED, EXIT, 0.1, end=False))
+        assert (box.exec(["true"])).ok
+
+
+def test_typed_refusals_are_not_repeated(gateway: FakeGateway) -> None:
+    with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        for error in (
+            errors.UnreachableError("x"),
+            errors.UserUnsupportedError("y"),
+            errors.DiedError("z"),
+        ):
+            gateway.plan("POST", problem(error))
+            with pytest.raises(type(error)):
+                box.exec(["true"])
+        assert len(gateway.calls("POST /v1/sandboxes/")) == 3
+
+
+def test_a_command_that_was_not_sent_is_tried_again() -> None:
+    told: list[str] = []
+    closed, limits = "http://127.0.0.1:1", Limits(retry_s=0.5)
+    with Client(closed, TOKEN, limits=limits, on_retry=lambda r: told.append(r.call)) as client:
+        box = client.attach("box-1")
+        with pytest.raises(errors.UnreachableError, match="SANDMAN_URL") as caught:
+            box.exec(["true"])
+    assert told
+    assert set(told) == {"POST /v1/sandboxes/box-1/exec"}
+    assert caught.value.facts["attempts"] == len(told) + 1
