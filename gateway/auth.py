@@ -21,10 +21,6 @@ class Credentials(Protocol):
         """API keys by id."""
 
     @property
-    def daemon_keys(self) -> Mapping[str, bytes]:
-        """Keys that daemon tokens are derived from, by id."""
-
-    @property
     def current_key(self) -> str:
         """Id of the key that signs new sandbox tokens."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import httpx
 import trio
@@ -22,7 +22,6 @@ from sandman.errors import DiedError, InternalError, from_problem
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
-    from gateway.auth import Credentials
     from gateway.config import Settings
     from gateway.model import Instance
 
@@ -39,6 +38,14 @@ DIAL_PAUSES_S = (0.05, 0.2, 0.8)
 """Pauses between tries to connect to a sandbox that should be there: as long as a network blip."""
 
 
+class DaemonKeys(Protocol):
+    """The keys in force just now."""
+
+    @property
+    def daemon_keys(self) -> Mapping[str, bytes]:
+        """Keys that daemon tokens are derived from, by id."""
+
+
 class Upstream:
     """Transports to daemons, by pod.
 
@@ -47,7 +54,7 @@ class Upstream:
         settings: `connect_s`, `daemon_port`.
     """
 
-    def __init__(self, credentials: Credentials, settings: Settings) -> None:
+    def __init__(self, credentials: DaemonKeys, settings: Settings) -> None:
         self._credentials = credentials
         self._connect_s = settings.connect_s
         self._port = settings.daemon_port
