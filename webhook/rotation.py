@@ -30,7 +30,7 @@ their own watch, usually within a second; a minute covers one that is catching u
 RETIRE = timedelta(minutes=15)
 """An authority is published for so long after its leaf was replaced: the replicas that have not read
 the Secret since then are no longer ready."""
-MAX_PREVIOUS = 4
+MAX_PREVIOUS = 16
 """Authorities kept beside those in use: repairs in a row must not let the bundle grow."""
 
 _CURRENT = ("tls.crt", "tls.key", "ca.crt")

@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandman import grants, names
@@ -270,10 +270,12 @@ class TestImageDelivery:
             injected(document, settings=settings)
 
 
+ANY = settings(deadline=None, max_examples=60)
 DELIVERIES = st.sampled_from([pods.SETTINGS, INIT])
 
 
 class TestAnyPod:
+    @ANY
     @given(pods.acceptable(), DELIVERIES)
     def test_the_patch_applies_and_the_pod_keeps_its_promises(self, document, settings):
         before = copy.deepcopy(document)
@@ -295,12 +297,14 @@ class TestAnyPod:
         assert [one["name"] for one in first["volumeMounts"]].count("sandman") == 1
         assert result["metadata"]["annotations"][names.ANNOTATION_NONCE] == "n1"
 
+    @ANY
     @given(pods.acceptable(), DELIVERIES)
     def test_twice_is_once_but_for_the_nonce(self, document, settings):
         once = injected(document, "n1", settings)
         assert pods.patch_of(once, "n1", settings) == []
         assert injected(once, "n2", settings) == injected(document, "n2", settings)
 
+    @ANY
     @given(pods.acceptable(), DELIVERIES)
     def test_what_is_not_ours_stays_and_in_order(self, document, settings):
         result = injected(document, "n1", settings)
