@@ -32,17 +32,15 @@ class Executions:
     def run(self, exchange: Exchange) -> None:
         """Answer one exec call."""
         upload = Upload(exchange) if _is_framed(exchange) else None
-        if upload is None:
-            body = wire.load_object(exchange.read_body(config.MAX_JSON_BYTES))
-            spec = wire.ExecSpec.from_json(body)
-        else:
-            spec = upload.read_request()
+        spec = upload.read_request() if upload else _read_spec(exchange)
         frames = names.MEDIA_FRAMES in exchange.head.headers.get("accept", "").lower()
         reply = Reply(exchange, upload, frames=frames)
         process = self._processes.reserve(spec.exec_id)
         result = self._start(process, spec, _kept(spec, upload, frames=frames))
+        timeout_s = spec.timeout_s
+        del spec  # and its stdin, which may be large
         if result is None:
-            result = self._attend(process, spec, reply)
+            result = self._attend(process, timeout_s, reply)
         reply.finish(result)
 
     def _start(self, process: Process, spec: wire.ExecSpec, limit: int) -> wire.ExecResult | None:
@@ -57,16 +55,15 @@ class Executions:
             raise
         return None
 
-    def _attend(self, process: Process, spec: wire.ExecSpec, reply: Reply) -> wire.ExecResult:
+    def _attend(self, process: Process, timeout_s: float | None, reply: Reply) -> wire.ExecResult:
         attachment = Attachment(
             process,
             reply,
             lambda now: Stop(process, lambda: self._processes.others(process), now),
-            spec.timeout_s,
+            timeout_s,
         )
         try:
-            attachment.run(lambda: reply.attach(process, spec.stdin, self._processes.boot_id))
-            after = self._processes.meter.read()
+            attachment.run(lambda: reply.attach(process, self._processes.boot_id))
         except Exception as error:
             if reply.is_live:
                 reply.fail(InternalError(f"{type(error).__name__}: {error}"))
@@ -76,7 +73,10 @@ class Executions:
         if attachment.caller_error is not None:
             raise attachment.caller_error
         return outcome.ended(
-            process, after, self._processes.boot_id, timed_out=attachment.timed_out
+            process,
+            self._processes.meter,
+            self._processes.boot_id,
+            timed_out=attachment.timed_out,
         )
 
     def _release(self, process: Process) -> None:
@@ -86,6 +86,11 @@ class Executions:
             if fd is not None:
                 self._drain.take(fd)
         self._processes.finish(process)
+
+
+def _read_spec(exchange: Exchange) -> wire.ExecSpec:
+    body = wire.load_object(exchange.read_body(config.MAX_JSON_BYTES))
+    return wire.ExecSpec.from_json(body)
 
 
 def _kept(spec: wire.ExecSpec, upload: Upload | None, *, frames: bool) -> int:

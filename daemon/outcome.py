@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 from typing import TYPE_CHECKING
 
 from sandman import wire
 
 if TYPE_CHECKING:
+    import resource
+
     from daemon import usage
     from daemon.launch import StartFailedError
     from daemon.processes import Process
@@ -29,9 +30,10 @@ def not_started(failure: StartFailedError, exec_id: str, boot_id: str) -> wire.E
 
 
 def ended(
-    process: Process, after: usage.Counters, boot_id: str, *, timed_out: bool
+    process: Process, meter: usage.Meter, boot_id: str, *, timed_out: bool
 ) -> wire.ExecResult:
     """The result of a command that is over."""
+    after = meter.read()
     code, number = exit_of(process)
     rusage = process.end.usage if process.end else None
     stdout = process.streams["stdout"].log
@@ -49,7 +51,7 @@ def ended(
         oom_killed=_is_greater(after.oom_kills, process.before.oom_kills),
         wall_s=round(process.wall_s, 6),
         cpu_s=round(rusage.ru_utime + rusage.ru_stime, 6) if rusage else None,
-        peak_memory_bytes=_peak(rusage),
+        peak_memory_bytes=_peak(rusage, meter),
         throttled_s=_difference(after.throttled_s, process.before.throttled_s),
         exec_id=process.exec_id,
         boot_id=boot_id,
@@ -67,16 +69,15 @@ def exit_of(process: Process) -> tuple[int, int | None]:
     return os.WEXITSTATUS(process.end.status), None
 
 
-def _peak(rusage: resource.struct_rusage | None) -> int | None:
+def _peak(rusage: resource.struct_rusage | None, meter: usage.Meter) -> int | None:
     """The largest memory of one process of the command.
 
     The kernel counts a process from its fork, when it shares this daemon's memory: a value up to
     the daemon's own peak says nothing about the command.
     """
-    if rusage is None:
+    if rusage is None or not meter.is_over_own_peak(rusage.ru_maxrss):
         return None
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return rusage.ru_maxrss * 1024 if rusage.ru_maxrss > own else None
+    return rusage.ru_maxrss * 1024
 
 
 def _is_greater(after: int | None, before: int | None) -> bool | None:

@@ -245,6 +245,8 @@ class Processes:
                 stderr = _open_stream(process, "stderr", limit, child)
             fds = Descriptors(stdin, stdout, stderr)
             process.pid = spawn(program, fds, self._reaper, process.on_end)
+            if process.stdin is not None:
+                process.stdin.feed(spec.stdin or b"")
         finally:
             for fd in child:
                 os.close(fd)

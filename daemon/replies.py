@@ -27,8 +27,11 @@ _KINDS = {"stdout": wire.STDOUT, "stderr": wire.STDERR}
 
 
 def dump(document: Mapping[str, object]) -> bytes:
-    """JSON as UTF-8."""
-    return json.dumps(document, ensure_ascii=False).encode()
+    """JSON as UTF-8; bytes that are none, in a path, as escaped surrogates."""
+    try:
+        return json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(document).encode()
 
 
 class Reply:
@@ -52,13 +55,11 @@ class Reply:
         self._out = bytearray()
         self._last = time.monotonic()
 
-    def attach(self, process: Process, stdin: bytes | None, boot_id: str) -> None:
-        """The command runs: give it its input, and begin to answer if frames are wanted."""
+    def attach(self, process: Process, boot_id: str) -> None:
+        """The command runs: pass on what input there is."""
         self._process = process
         self._boot_id = boot_id
         self._exchange.sock.setblocking(False)
-        if process.stdin is not None:
-            process.stdin.feed(stdin or b"")
         if self._upload is not None:
             self._upload.feed(process)
         elif process.stdin is not None:
@@ -119,6 +120,8 @@ class Reply:
         self._go_live()
         while self._pull():
             self._send_all()
+        if self._process is None and result.stderr:
+            self._put(wire.STDERR, result.stderr)
         result = result._replace(
             stdout_truncated=self._truncated["stdout"], stderr_truncated=self._truncated["stderr"]
         )

@@ -6,6 +6,7 @@ Read from descriptors opened once: what a command later mounts over /sys does no
 from __future__ import annotations
 
 import os
+import resource
 from typing import NamedTuple
 
 _V2 = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/cpu.stat")
@@ -25,6 +26,7 @@ class Meter:
     def __init__(self, v2: tuple[str, str] = _V2, v1: tuple[str, str] = _V1) -> None:
         self._paths = (v2, v1)
         self._files: tuple[int | None, int | None] | None = None
+        self._own_peak_kib = 0
 
     def read(self) -> Counters:
         """The counters now."""
@@ -37,6 +39,12 @@ class Meter:
         elif "throttled_time" in cpu:
             throttled = cpu["throttled_time"] / 1e9
         return Counters(memory.get("oom_kill"), throttled)
+
+    def is_over_own_peak(self, kib: int) -> bool:
+        """Whether a child's peak is more than what it had of this daemon before it was a program."""
+        if kib > self._own_peak_kib:
+            self._own_peak_kib = _own_peak_kib()
+        return kib > self._own_peak_kib
 
     def _open(self) -> tuple[int | None, int | None]:
         v2, v1 = self._paths
@@ -62,3 +70,14 @@ def _fields(file: int | None) -> dict[str, int]:
         return {}
     pairs = zip(words[::2], words[1::2], strict=False)
     return {key.decode("latin-1"): int(value) for key, value in pairs if value.isdigit()}
+
+
+def _own_peak_kib() -> int:
+    try:
+        with open("/proc/self/status", "rb") as file:  # noqa: PTH123
+            for line in file:
+                if line.startswith(b"VmHWM:"):
+                    return int(line.split()[1])
+    except OSError:
+        pass
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

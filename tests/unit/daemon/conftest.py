@@ -1,0 +1,54 @@
+"""Daemons to talk to: one for all tests that leave nothing behind, fresh ones, and one as PID 1."""
+
+from __future__ import annotations
+
+import os
+import uuid
+
+import pytest
+
+from tests.unit.daemon import harness
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+IN_ITS_OWN_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+
+
+@pytest.fixture(scope="session")
+def daemon() -> Iterator[harness.Daemon]:
+    """A daemon that is not PID 1, shared."""
+    running = harness.start(env={"FROM_IMAGE": "yes"})
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., harness.Daemon]]:
+    """Starts daemons that end with the test."""
+    running: list[harness.Daemon] = []
+
+    def make(*args: str, **kwargs: object) -> harness.Daemon:
+        running.append(harness.start(*args, **kwargs))  # type: ignore[arg-type]
+        return running[-1]
+
+    yield make
+    for one in running:
+        one.stop()
+
+
+@pytest.fixture(scope="session")
+def first() -> Iterator[harness.Daemon]:
+    """A daemon that is PID 1 of a namespace of its own, shared."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root for a pid namespace")
+    running = harness.start(*IN_ITS_OWN_NAMESPACE)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def mark() -> str:
+    """Text that finds this test's processes, and no others, by their command line."""
+    return f"mark-{uuid.uuid4().hex}"
