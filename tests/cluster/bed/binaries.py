@@ -34,6 +34,12 @@ _KUBERNETES_FLAGS = " ".join(
     ]
 )
 
+_CONTAINERD = "github.com/containerd/containerd/v2"
+# Without it nodes report `2.2.9+unknown`, and who parses the runtime's version must see a real one.
+_CONTAINERD_FLAGS = (
+    f"{_STRIP} -X {_CONTAINERD}/version.Version={model.CONTAINERD_VERSION.removeprefix('v')}"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Binary:
@@ -42,9 +48,8 @@ class Binary:
     name: str
     package: str
     version: str
-    module: str | None = (
-        None  # A directory below go/, for packages whose own go.mod forbids `go install`.
-    )
+    # A directory below go/, for packages whose own go.mod forbids `go install`.
+    module: str | None = None
     ldflags: str = _STRIP
 
     @property
@@ -59,7 +64,8 @@ def _kubernetes(name: str) -> Binary:
 
 
 def _containerd(name: str) -> Binary:
-    return Binary(name, f"github.com/containerd/containerd/v2/cmd/{name}", model.CONTAINERD_VERSION)
+    package = f"{_CONTAINERD}/cmd/{name}"
+    return Binary(name, package, model.CONTAINERD_VERSION, ldflags=_CONTAINERD_FLAGS)
 
 
 BINARIES = (

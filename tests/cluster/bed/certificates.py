@@ -38,6 +38,7 @@ class Subject:
     user: str
     group: str = ""
     names: str = ""  # Only servers have subject alternative names.
+    authority: str = "ca"
 
     @property
     def line(self) -> str:
@@ -70,15 +71,20 @@ CLIENTS = (
     Subject("kube-router", "kube-router", "system:masters"),
     Subject("kubelet", f"system:node:{model.NODE_NAME}", "system:nodes"),
 )
+# Who holds a certificate of the second authority may speak for anybody: the API server alone has one.
+AUTHORITIES = ("ca", "front-proxy-ca")
+PROXY = Subject("front-proxy", "front-proxy-client", authority="front-proxy-ca")
 _KUBECONFIGS = ("controller-manager", "scheduler", "kube-proxy", "kube-router", "kubelet")
 
 
 def make(bed: Bed) -> None:
     """Write everything that the components need to know each other by."""
     bed.certs.mkdir(parents=True, mode=0o700)
-    _authority(bed)
+    for name in AUTHORITIES:
+        _make_authority(bed, name)
+    shutil.copy(bed.certs / "ca.crt", bed.ca)
     run(["openssl", "genrsa", "-out", bed.certs / "service-accounts.key", "2048"])
-    for subject in (*SERVERS, *CLIENTS):
+    for subject in (*SERVERS, *CLIENTS, PROXY):
         _sign(bed, subject)
     for name in _KUBECONFIGS:
         kubeconfig_path(bed, name).write_text(_kubeconfig(bed, name))
@@ -91,18 +97,16 @@ def kubeconfig_path(bed: Bed, name: str) -> Path:
     return bed.certs / f"{name}.kubeconfig"
 
 
-def _authority(bed: Bed) -> None:
-    certificate = bed.certs / "ca.crt"
-    files = ["-keyout", bed.certs / "ca.key", "-out", certificate]
-    run([*_NEW, *files, "-subj", "/CN=sandman-test-cluster"])
-    shutil.copy(certificate, bed.ca)
+def _make_authority(bed: Bed, name: str) -> None:
+    files = ["-keyout", bed.certs / f"{name}.key", "-out", bed.certs / f"{name}.crt"]
+    run([*_NEW, *files, "-subj", f"/CN=sandman-test-cluster-{name}"])
 
 
 def _sign(bed: Bed, subject: Subject) -> None:
     """One openssl call makes key and certificate together (-CA with -x509, openssl 3)."""
-    path = bed.certs / subject.file
+    path, authority = bed.certs / subject.file, bed.certs / subject.authority
     files = ["-keyout", f"{path}.key", "-out", f"{path}.crt"]
-    signer = ["-CA", bed.certs / "ca.crt", "-CAkey", bed.certs / "ca.key"]
+    signer = ["-CA", f"{authority}.crt", "-CAkey", f"{authority}.key"]
     usage = "serverAuth" if subject.names else "clientAuth"
     extensions = [f"extendedKeyUsage={usage}", "basicConstraints=critical,CA:FALSE"]
     if subject.names:

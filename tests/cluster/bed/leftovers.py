@@ -6,7 +6,6 @@ Reads only. What other programs change meanwhile in the same places would be rep
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,8 @@ from tests.cluster.bed.shell import attempt
 
 if TYPE_CHECKING:
     from tests.cluster.bed.model import Bed
+
+_PERSONAL = ("bash", "kubectl", "python", "python3", "sh")
 
 Snapshot = dict[str, list[str]]
 
@@ -27,7 +28,7 @@ def take(bed: Bed) -> Snapshot:
     ]
     return {
         "processes": _processes(bed),
-        "mounts": teardown.mounts_below(Path("/")),
+        "mounts": [mount for mount in teardown.mounts_below(Path("/")) if not _is_foreign(mount)],
         "network namespaces": attempt(["ip", "netns", "list"]).splitlines(),
         "links": [link["ifname"] for link in links],
         "addresses": addresses,
@@ -35,6 +36,7 @@ def take(bed: Bed) -> Snapshot:
         "rules": attempt(["ip", "rule", "list"]).splitlines(),
         "iptables": _rules("iptables-save") + _rules("ip6tables-save"),
         "ipsets": attempt(["ipset", "list", "-name"]).split(),
+        "counters": [line.split()[-1] for line in attempt(["nfacct", "list"]).splitlines()],
         "cgroups": _cgroups(),
         "sysctls": [f"{name} = {value}" for name, value in network.read_sysctls().items()],
         "files": sorted(teardown.strays()) + ([str(bed.state)] if bed.state.exists() else []),
@@ -63,16 +65,20 @@ def recorded(bed: Bed) -> Snapshot | None:
     return json.loads(bed.snapshot.read_text()) if bed.snapshot.exists() else None
 
 
+def _is_foreign(mount: str) -> bool:
+    """The default store of podman and buildah: the cluster has its own, and others build meanwhile."""
+    return Path(mount).is_relative_to("/var/lib/containers")
+
+
 def _processes(bed: Bed) -> list[str]:
-    """Programs that came from our cache or speak of our state, and the registry; nobody else's."""
+    """Programs that were started with a path in our cache or state, whoever started them."""
     marks = (str(bed.bin).encode(), str(bed.state).encode())
-    own = {os.getpid(), os.getppid()}
     found = []
     for directory in Path("/proc").iterdir():
-        if not directory.name.isdigit() or int(directory.name) in own:
-            continue
-        command = _read(directory / "cmdline")
-        if any(mark in command for mark in marks):
+        command = _read(directory / "cmdline") if directory.name.isdigit() else b""
+        # A person's shell or kubectl may name the cluster too: those are not the cluster's to end.
+        program = Path(command.split(b"\0")[0].decode(errors="replace")).name
+        if any(mark in command for mark in marks) and program not in _PERSONAL:
             found.append(
                 f"{directory.name} {command.replace(bytes(1), b' ').decode(errors='replace')}"
             )

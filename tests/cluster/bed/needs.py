@@ -23,6 +23,7 @@ PACKAGES = {
     "ip": "iproute2",
     "ipset": "ipset",
     "iptables": "iptables",
+    "nfacct": "nfacct",
     "openssl": "openssl",
     "runc": "runc",
     "skopeo": "skopeo",
@@ -116,7 +117,8 @@ def install() -> None:
 
 
 def _is_static(program: str) -> bool:
-    return b"ld-linux" not in Path(program).read_bytes()
+    # A dynamic program names its loader with the full path; a static one may still hold the bare name.
+    return b"/ld-linux" not in Path(program).read_bytes()
 
 
 def _kernel_lacks() -> list[str]:

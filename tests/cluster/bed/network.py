@@ -44,6 +44,8 @@ _WANTED = {"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"
 _ROOT = Path("/proc/sys")
 _CHAINS = ("KUBE-", "CNI-")
 _SETS = ("KUBE-", "inet6:KUBE-", "kube-router-", "inet6:kube-router-")
+# kube-proxy's packet counters: objects of the kernel beside the rules that count in them.
+_COUNTERS = ("ct_state_invalid_dropped_pkts", "localhost_nps_accepted_pkts")
 _MARK = "sandman test cluster"
 _TOOLS = ("iptables", "ip6tables")
 
@@ -79,6 +81,8 @@ def restore(bed: Bed) -> None:
     for name in attempt(["ipset", "list", "-name"]).split():
         if name.startswith(_SETS):
             run(["ipset", "destroy", name])
+    for name in _COUNTERS:
+        attempt(["nfacct", "delete", name])
     _restore_sysctls(bed.state / "sysctls.json")
 
 
