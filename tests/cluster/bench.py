@@ -1,0 +1,196 @@
+"""The benchmark of the main job: `python -m tests.cluster.bench`.
+
+Warm, swap and new pod, interleaved in one run on one cluster, so that their ratios hold on a noisy
+machine. Prints a table in Markdown and, with `--json FILE`, writes the numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+import yaml
+
+import sandman
+from sandman import names
+from tests.cluster.audit import AuditLog, Write
+from tests.cluster.bed import Bed, kubectl
+from tests.cluster.deployed import Deployed, deploy
+
+POOLS = {"warm": "bench-warm", "swap": "root", "new pod": "bench-new"}
+WARM_REPLICAS = 2
+SETTLE_S = 2.5
+"""Between two rounds: refills, kubelet status and deletions of the last one must not be measured."""
+HOUSEKEEPING = {"leases", "nodes/status", "endpointslices", "endpoints", "serviceaccounts/token",
+                "subjectaccessreviews", "tokenreviews", "configmaps"}  # fmt: skip
+"""Writes that the cluster makes with or without a claim."""
+
+
+@dataclass
+class Samples:
+    """Measurements of one way to get a sandbox, milliseconds."""
+
+    allocation: list[float] = field(default_factory=list)
+    first_command: list[float] = field(default_factory=list)
+    claim_writes: list[list[str]] = field(default_factory=list)
+    all_writes: list[int] = field(default_factory=list)
+    kinds: Counter[str] = field(default_factory=Counter)
+
+    def summary(self) -> dict[str, object]:
+        """Medians and counts."""
+        return {
+            "allocation_ms": round(statistics.median(self.allocation), 1),
+            "first_command_ms": round(statistics.median(self.first_command), 1),
+            "allocation_ms_all": [round(x, 1) for x in sorted(self.allocation)],
+            "claim_writes": sorted({tuple(x) for x in self.claim_writes}),
+            "all_writes": statistics.median(self.all_writes),
+            "all_writes_by_kind": {
+                k: round(n / len(self.allocation), 2) for k, n in self.kinds.most_common()
+            },
+        }
+
+
+def make_pools(deployed: Deployed) -> None:
+    """A pool that runs the task image already, and one without placeholders."""
+    text = deployed.kubectl("get", "deployment", "sandman-pool-root", "-o", "json")
+    root = yaml.safe_load(text)
+    for name, image, replicas in (
+        ("bench-warm", deployed.image("debian"), WARM_REPLICAS),
+        ("bench-new", deployed.image("debian"), 0),
+    ):
+        kubectl(
+            deployed.bed, "apply", "-f", "-", input=json.dumps(_pool(root, name, image, replicas))
+        )
+    deployed.kubectl("rollout", "status", "deployment/bench-warm", "--timeout=60s")
+
+
+def _pool(root: dict, name: str, image: str, replicas: int) -> dict:
+    spec = json.loads(json.dumps(root["spec"]))
+    spec["replicas"] = replicas
+    spec["selector"]["matchLabels"][names.LABEL_POOL] = name
+    template = spec["template"]
+    template["metadata"]["labels"][names.LABEL_POOL] = name
+    template["spec"]["containers"][0]["image"] = image
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": name,
+            "namespace": names.SANDBOX_NAMESPACE,
+            "labels": {names.LABEL_POOL: name},
+            "annotations": {names.ANNOTATION_POOL_SWAP: "true"},
+        },
+        "spec": spec,
+    }
+
+
+def remove_pools(deployed: Deployed) -> None:
+    """Take the benchmark's pools away again."""
+    deployed.kubectl("delete", "deployment", "bench-warm", "bench-new", "--ignore-not-found")
+
+
+async def measure(deployed: Deployed, rounds: int) -> dict[str, Samples]:
+    """Every way once in each round."""
+    samples = {way: Samples() for way in POOLS}
+    image = deployed.image("debian")
+    log = AuditLog(deployed.bed.audit_log)
+    async with deployed.client() as client:
+        for number in range(rounds + 1):
+            for way, pool in POOLS.items():
+                await trio.sleep(SETTLE_S)
+                list(log.writes())
+                taken = await _one(client, image, pool)
+                await trio.sleep(SETTLE_S)
+                # The first round warms caches and connections of everything; it is not counted.
+                if number:
+                    _note(samples[way], taken, list(log.writes()))
+                await client.release(taken[0])
+    return samples
+
+
+async def _one(client: sandman.Client, image: str, pool: str) -> tuple[str, float, float]:
+    begun = time.perf_counter()
+    box = await client.create(image=image, pool=pool)
+    allocated = time.perf_counter()
+    result = await box.exec(["true"])
+    done = time.perf_counter()
+    assert result.ok, result
+    return box.id, (allocated - begun) * 1e3, (done - begun) * 1e3
+
+
+def _note(samples: Samples, taken: tuple[str, float, float], writes: list[Write]) -> None:
+    sandbox, allocation, first_command = taken
+    name = sandbox.rpartition("-")[0]
+    gateway = f"system:serviceaccount:{names.SYSTEM_NAMESPACE}:sandman-gateway"
+    samples.allocation.append(allocation)
+    samples.first_command.append(first_command)
+    samples.claim_writes.append(
+        [f"{w.verb} {w.resource}" for w in writes if w.user == gateway and w.name == name]
+    )
+    counted = [w for w in writes if w.resource not in HOUSEKEEPING]
+    samples.all_writes.append(len(counted))
+    samples.kinds.update(str(w) for w in counted)
+
+
+def table(samples: dict[str, Samples]) -> str:
+    """The result for people."""
+    lines = [
+        "| way | allocation call, ms | call to first command's result, ms | writes of the claim path "
+        "| all-in writes (refill, bind, status, events) |",
+        "|---|---|---|---|---|",
+    ]
+    for way, one in samples.items():
+        s = one.summary()
+        paths = " or ".join(f"{len(x)} ({', '.join(x)})" for x in s["claim_writes"])  # type: ignore[attr-defined]
+        lines.append(
+            f"| {way} | {s['allocation_ms']} | {s['first_command_ms']} | {paths} | {s['all_writes']:g} |"
+        )
+    lines.append("")
+    lines.append(
+        f"swap is {ratio(samples):.1f} times as fast as a new pod (allocation call, medians)"
+    )
+    return "\n".join(lines)
+
+
+def ratio(samples: dict[str, Samples]) -> float:
+    """New pod over swap, medians of the allocation call."""
+    new, swap = samples["new pod"].allocation, samples["swap"].allocation
+    return statistics.median(new) / statistics.median(swap)
+
+
+def run(deployed: Deployed, rounds: int) -> dict[str, Samples]:
+    """The whole benchmark; its pools are gone afterwards."""
+    make_pools(deployed)
+    try:
+        return trio.run(measure, deployed, rounds)
+    finally:
+        remove_pools(deployed)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster.bench", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args(argv)
+    samples = run(deploy(Bed.from_env()), arguments.rounds)
+    print(table(samples))
+    print(f"\n{arguments.rounds} rounds; {platform.platform()}; {time.strftime('%Y-%m-%d')}")
+    for way, one in samples.items():
+        print(f"{way}: all-in writes each: {one.summary()['all_writes_by_kind']}")
+    if arguments.json:
+        document = {way: one.summary() for way, one in samples.items()}
+        arguments.json.write_text(json.dumps(document, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
