@@ -105,15 +105,9 @@ def build_image(
     """Build a Containerfile with buildah and push it; returns the reference, tagged by content unless `name` has a tag."""
     arguments = [f"--build-arg={key}={value}" for key, value in (build_args or {}).items()]
     with tempfile.NamedTemporaryFile(prefix="sandman-iid-") as iid:
-        options = [
-            "--isolation",
-            "chroot",
-            "--tls-verify=false",
-            "--layers",
-            "--iidfile",
-            iid.name,
-            "--quiet",
-        ]
+        # Pulled anew: the base's tag may have moved since the last build.
+        flags = ["--isolation", "chroot", "--tls-verify=false", "--layers", "--pull-always"]
+        options = [*flags, "--iidfile", iid.name, "--quiet"]
         run([*_buildah(bed), "bud", *options, *arguments, "-f", containerfile, context])
         image = Path(iid.name).read_text().strip()
     # A tag by content: pods that ask IfNotPresent never run an older build under the same name.

@@ -29,7 +29,7 @@ def is_healthy(bed: Bed, component: Component) -> bool:
     if component.health is None:
         return bed.containerd_socket.is_socket()
     try:
-        with urllib.request.urlopen(component.health, timeout=2.0, context=_context()) as answer:
+        with urllib.request.urlopen(component.health, timeout=5.0, context=_context()) as answer:
             return bool(answer.status == 200)
     except (OSError, urllib.error.URLError):
         return False

@@ -18,6 +18,7 @@ from tests.cluster.bed import (
     images,
     kube,
     leftovers,
+    model,
     needs,
     network,
     processes,
@@ -41,6 +42,7 @@ def up(bed: Bed) -> None:
             return
         _check_machine()
         _down(bed)
+        _check_alone()
         needs.install()
         binaries.build(bed)
         leftovers.record(bed)
@@ -58,20 +60,39 @@ def down(bed: Bed) -> None:
         _down(bed)
 
 
-def is_up(bed: Bed) -> bool:
-    """True when every component runs and is healthy, and the node is Ready."""
-    return bed.state.exists() and all(status(bed).values()) and kube.is_node_ready(bed)
+def is_up(bed: Bed, patience: float = 60.0) -> bool:
+    """True when every component runs and is healthy, and the node is Ready.
+
+    One that does not run is final; one that does not answer gets `patience` seconds, for on a
+    busy machine a late answer must not make somebody restart the cluster under all others.
+    """
+    if not bed.state.exists() or not all(_is_running(bed, name) for name in components.ORDER):
+        return False
+    try:
+        wait_until("all answer", lambda: _is_well(bed), patience, interval=1.0)
+    except BedError:
+        return False
+    return True
 
 
 def status(bed: Bed) -> dict[str, bool]:
     """Each component, and whether it runs and answers."""
-    return {name: _is_well(bed, name) for name in components.ORDER}
+    return {name: _answers(bed, name) for name in components.ORDER}
 
 
 def _check_machine() -> None:
     lacking = needs.missing()
     if lacking:
         raise BedError("this machine cannot run the test cluster:\n" + "\n".join(lacking))
+
+
+def _check_alone() -> None:
+    """Addresses and ports are fixed: a second cluster would take the first one's with it when it fails."""
+    if attempt(["ip", "link", "show", model.NODE_LINK]):
+        raise BedError(
+            f"another test cluster is up on this machine, or was not taken down whole: "
+            f"the link {model.NODE_LINK} exists. Take it down with its own SANDMAN_CLUSTER_DIR."
+        )
 
 
 def _start_all(bed: Bed) -> None:
@@ -120,14 +141,21 @@ def _wait(bed: Bed, *names: str) -> None:
 
 
 def _is_serving(bed: Bed, name: str) -> bool:
-    if processes.load(_record(bed, name)) is None:
+    if not _is_running(bed, name):
         raise BedError(f"{name} ended; its log is {bed.logs / name}.log")
     return kube.is_healthy(bed, components.component(bed, name))
 
 
-def _is_well(bed: Bed, name: str) -> bool:
-    running = processes.load(_record(bed, name)) is not None
-    return running and kube.is_healthy(bed, components.component(bed, name))
+def _is_running(bed: Bed, name: str) -> bool:
+    return processes.load(_record(bed, name)) is not None
+
+
+def _answers(bed: Bed, name: str) -> bool:
+    return _is_running(bed, name) and kube.is_healthy(bed, components.component(bed, name))
+
+
+def _is_well(bed: Bed) -> bool:
+    return all(status(bed).values()) and kube.is_node_ready(bed)
 
 
 def _import_pause(bed: Bed) -> None:
