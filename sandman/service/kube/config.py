@@ -112,8 +112,11 @@ def _context_of(settings: Any) -> ssl.SSLContext:  # noqa: ANN401 - an untyped p
 
 
 def _token_of(settings: Any) -> str:  # noqa: ANN401
-    """The bearer token; the package's own hook renews it where a plugin made it."""
-    value = settings.get_api_key_with_prefix("authorization") or ""
+    """The bearer token; the package's own hook renews it where a plugin made it.
+
+    Two names: not all releases of the package call the entry alike.
+    """
+    value = settings.get_api_key_with_prefix("BearerToken", "authorization") or ""
     return str(value).removeprefix("Bearer ").strip()
 
 

@@ -68,10 +68,18 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.UnsupportedProtocol) as error:
-        raise errors.UnavailableError(f"cannot connect: {error}", maybe_applied=False) from error
+        message = f"cannot connect: {_words(error)}"
+        raise errors.UnavailableError(message, maybe_applied=False) from error
     except httpx.TransportError as error:
-        words = str(error) or type(error).__name__
-        raise errors.UnavailableError(f"the connection failed: {words}") from error
+        raise errors.UnavailableError(f"the connection failed: {_words(error)}") from error
+
+
+def _words(error: BaseException | None) -> str:
+    """What went wrong, said by the first in the chain of causes that says anything."""
+    found, name = "", type(error).__name__
+    while error is not None and not found:
+        found, error = str(error), error.__cause__ or error.__context__
+    return found or name
 
 
 class Transport:

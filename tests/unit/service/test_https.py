@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -15,6 +15,9 @@ import trio
 import trustme
 
 from sandman.service import asgi, https, tls
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 LOCAL = "127.0.0.1:0"
 
@@ -313,6 +316,54 @@ async def test_a_body_over_the_limit_is_refused():
         assert (await client.post("/", content=b"x" * 1000)).status_code == 200
 
 
+async def test_a_body_that_grows_over_the_limit_after_the_answer_began_ends_the_connection():
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x", "more_body": True})
+        while (await receive())["more_body"]:
+            pass
+
+    async def chunks():
+        for _ in range(4):
+            yield b"x" * 500
+
+    settings = https.Settings(max_body_bytes=1000, grace_s=1)
+    async with serving(app, None, settings) as server, server.http() as client:
+        with pytest.raises(httpx.TransportError):
+            await client.post("/", content=chunks())
+
+
+async def test_other_scopes_pass_the_wrappers():
+    seen = []
+
+    async def app(scope, receive, send):
+        seen.append(scope["type"])
+        await send({"type": "websocket.accept"})
+
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    stop = trio.Event()
+    stop.set()
+    wrapped = asgi.LimitBody(asgi.CancelOnDisconnect(asgi.CloseWhenStopping(app, stop)), 1)
+    await wrapped({"type": "websocket", "headers": []}, None, send)
+    assert seen == ["websocket"]
+    assert sent == [{"type": "websocket.accept"}]
+
+
+async def test_a_fault_of_the_app_comes_out_as_itself():
+    async def app(scope, receive, send):
+        raise RuntimeError("fault")
+
+    async def receive():
+        await trio.sleep_forever()
+
+    with pytest.raises(RuntimeError, match="fault"):
+        await asgi.CancelOnDisconnect(app)({"type": "http"}, receive, None)
+
+
 # --- the caller goes away ------------------------------------------------------------------------
 
 
@@ -415,7 +466,7 @@ async def test_a_lame_duck_serves_and_says_so(pki):
         await trio.aclose_forcefully(late)
         with trio.fail_after(2):
             await server.ended.wait()
-        with pytest.raises(OSError, match="refused|multiple|all attempts"):
+        with pytest.raises(OSError, match=r"refused|multiple|all attempts"):
             await server.connect()
 
 
@@ -535,7 +586,7 @@ def test_addresses_are_understood(text, address):
 
 @pytest.mark.parametrize("text", ["", "host", "host:", "::1:80", "host:http"])
 def test_others_are_refused(text):
-    with pytest.raises(ValueError, match="host:port|brackets"):
+    with pytest.raises(ValueError, match=r"host:port|brackets"):
         https.parse_address(text)
 
 

@@ -21,6 +21,10 @@ def _restore():
     structlog.reset_defaults()
 
 
+def fail(words: str) -> None:
+    raise ValueError(words)
+
+
 def lines(stream: io.StringIO) -> list[dict]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
@@ -57,7 +61,7 @@ def test_exceptions_are_structured():
     stream = io.StringIO()
     log.configure(stream=stream)
     try:
-        raise ValueError("why")
+        fail("why")
     except ValueError:
         logging.getLogger("x").exception("failed")
     [line] = lines(stream)
@@ -69,7 +73,7 @@ def test_local_variables_stay_out_of_tracebacks():
     log.configure(stream=stream)
     hidden = "s3cret" + "-value"
     try:
-        raise ValueError(str(len(hidden)))
+        fail(str(len(hidden)))
     except ValueError:
         logging.getLogger("x").exception("failed")
     assert hidden not in stream.getvalue()
