@@ -1,7 +1,7 @@
 """One GET whose answer does not end by itself, on a connection of its own: a watch.
 
-h11 over a trio stream, and not httpx: a reader that stops in the middle of an httpx response leaves
-four async generators behind it for the garbage collector to close. Here closing is one call.
+h11 over a trio stream, and not httpcore: a reader that stops in the middle of its response leaves
+async generators behind for the garbage collector to close. Here closing is one call.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Stream:
         Raises:
             KubeError: by the answer's status, or UnavailableError where none came.
         """
-        headers = [("Host", host), *request.headers(token).items()]
+        headers = list(request.headers(host, token).items())
         message = h11.Request(method=request.method, target=request.target, headers=headers)
         try:
             await self._stream.send_all(self._http.send(message) or b"")
