@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import random
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -10,10 +9,19 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 import trio
 
-from sandman.service.kube import config, errors, objects, resources, retry, stream, transport
+from sandman.service.kube import (
+    config,
+    connection,
+    errors,
+    objects,
+    resources,
+    retry,
+    transport,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    import contextlib
+    from collections.abc import Callable, Mapping, Sequence
 
 T = TypeVar("T")
 
@@ -107,8 +115,8 @@ class Kube:
         luck: Callable[[], float] = random.random,
     ) -> None:
         self.target = target
-        self._token = config.TokenCache(target.read_token, trio.current_time)
-        self._transport = transport.Transport(target, self._token, max_requests=max_requests)
+        token = config.TokenCache(target.read_token, trio.current_time)
+        self._transport = transport.Transport(target, token, max_requests=max_requests)
         self._luck = luck
 
     async def __aenter__(self) -> Kube:
@@ -141,7 +149,7 @@ class Kube:
             NotFoundError: there is none.
         """
         path = resource.path(name, namespace=namespace, subresource=subresource)
-        return _decode(await self._call(transport.Request("GET", path)), resource.type)
+        return _decode(await self._call(connection.Request("GET", path)), resource.type)
 
     async def list(
         self,
@@ -197,20 +205,16 @@ class Kube:
         elif resource_version is not None:
             params["resourceVersion"] = resource_version
         path = resource.path(namespace=selection.namespace)
-        body = await self._call(transport.Request("GET", path, params))
+        body = await self._call(connection.Request("GET", path, params))
         return _decode(body, objects.ListOf[resource.type])  # type: ignore[name-defined]
 
     async def get_path(self, path: str) -> Any:  # noqa: ANN401 - any JSON
         """The JSON at a path that is no object's, as `/version`."""
-        return _decode(await self._call(transport.Request("GET", path)), object)
+        return _decode(await self._call(connection.Request("GET", path)), object)
 
-    @contextlib.asynccontextmanager
-    async def open_watch(
-        self,
-        resource: resources.Resource[Any],
-        selection: Selection,
-        params: Mapping[str, str],
-    ) -> AsyncIterator[stream.Stream]:
+    def open_watch(
+        self, resource: resources.Resource[Any], selection: Selection, params: Mapping[str, str]
+    ) -> contextlib.AbstractAsyncContextManager[connection.Connection]:
         """The bytes of a watch, on a connection of its own. `Reflector` is what to use.
 
         Raises:
@@ -218,13 +222,7 @@ class Kube:
         """
         path = resource.path(namespace=selection.namespace)
         query = {**selection.params(), **params, "watch": "true"}
-        request = transport.Request("GET", path, query)
-        try:
-            async with stream.open_stream(self.target, request, self._token.current()) as body:
-                yield body
-        except errors.UnauthorizedError:
-            self._token.forget()
-            raise
+        return self._transport.open_stream(connection.Request("GET", path, query))
 
     # --- writes ----------------------------------------------------------------------------------
 
@@ -333,7 +331,7 @@ class Kube:
         """
         path = resource.path(name, namespace=namespace)
         body = msgspec.json.encode(deletion.body())
-        request = transport.Request("DELETE", path, body=body)
+        request = connection.Request("DELETE", path, body=body)
         await self._call(request, repeatable=idempotent)
 
     # --- beneath ---------------------------------------------------------------------------------
@@ -351,17 +349,17 @@ class Kube:
     ) -> T:
         params = {"dryRun": "All"} if dry_run else {}
         body = msgspec.json.encode(values)
-        request = transport.Request(method, path, params, body, content_type)
+        request = connection.Request(method, path, params, body, content_type)
         return _decode(await self._call(request, repeatable=idempotent or dry_run), kind)
 
-    async def _call(self, request: transport.Request, *, repeatable: bool = False) -> bytes:
+    async def _call(self, request: connection.Request, *, repeatable: bool = False) -> bytes:
         with trio.move_on_after(REQUEST_TIMEOUT_S):
             return await self._attempts(request, repeatable=repeatable or request.method == "GET")
         raise errors.RequestTimeoutError(
             f"{request.method} {request.path}: no answer in {REQUEST_TIMEOUT_S:g} s"
         )
 
-    async def _attempts(self, request: transport.Request, *, repeatable: bool) -> bytes:
+    async def _attempts(self, request: connection.Request, *, repeatable: bool) -> bytes:
         attempt = 1
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Everything that a call to the API server can raise; no exception of httpcore leaves this package.
+"""Everything that a call to the API server can raise; no exception of h11, trio or ssl leaves this package.
 
 KubeError
 ├── BadRequestError        400

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from sandman.service.kube.client import Kube
+    from sandman.service.kube.connection import Connection
     from sandman.service.kube.resources import Resource
-    from sandman.service.kube.stream import Stream
 
 K = TypeVar("K", bound=objects.KubeObject)
 
@@ -149,7 +149,7 @@ class Reflector(Generic[K]):
         if lasted < HEALTHY_S:
             raise errors.UnavailableError("the server ended a watch at once")
 
-    async def _read(self, stream: Stream, send: trio.MemorySendChannel[Change[K]]) -> None:
+    async def _read(self, stream: Connection, send: trio.MemorySendChannel[Change[K]]) -> None:
         while True:
             with trio.move_on_after(READ_DEADLINE_S) as reading:
                 data = await stream.receive()
