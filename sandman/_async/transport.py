@@ -14,6 +14,7 @@ import httpx
 
 from sandman import names
 from sandman._async.bodies import Body, FramedBody, Source
+from sandman._async.lanes import CLOSE_LIMIT_S, Lanes
 from sandman._core import faults
 from sandman._core.retry import Patience, Repeat, Retry
 from sandman.errors import CapacityError, QuotaError, SandmanError
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
     from sandman._core.config import Settings
 
-CLOSE_LIMIT_S = 2.0
-"""Closing a connection sends at most a TLS farewell; nobody waits longer for that."""
 MOST_ERROR_BYTES = 1024 * 1024
 """An error's body beyond this is not read."""
 
@@ -94,6 +93,8 @@ class Answer:
 
     response: httpx.Response
     chunks: Chunks
+    lane: httpx.AsyncClient
+    """Is given back when the answer is closed."""
 
     async def read(self) -> bytes:
         """All of the body."""
@@ -119,19 +120,9 @@ class Transport:
     """One gateway, many connections."""
 
     def __init__(self, settings: Settings, on_retry: Callable[[Retry], None] | None = None) -> None:
-        limits = settings.limits
         self.settings = settings
         self._on_retry = on_retry
-        self._http = httpx.AsyncClient(
-            verify=settings.trust,
-            limits=httpx.Limits(
-                max_connections=limits.max_connections,
-                # httpcore counts all connections against this limit, busy ones too, and would close
-                # every connection that becomes idle once there are more.
-                max_keepalive_connections=None,
-                keepalive_expiry=limits.idle_s,
-            ),
-        )
+        self._lanes = Lanes(settings)
 
     async def __aenter__(self) -> Self:
         return self
@@ -146,8 +137,7 @@ class Transport:
 
     async def aclose(self) -> None:
         """Close all connections."""
-        with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
-            await self._http.aclose()
+        await self._lanes.aclose()
 
     async def json(self, call: Call) -> object:
         """Make the call, read its JSON; None for an answer without a body."""
@@ -162,11 +152,25 @@ class Transport:
             SandmanError: any other answer, and any failure of the way there.
         """
         answer = await self._persist(call)
+        whole = True
         try:
             yield answer
+        except BaseException as error:
+            whole = isinstance(error, Exception)
+            raise
         finally:
             with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
                 await answer.chunks.aclose()
+                await self._lanes.give(answer.lane, whole=whole)
+
+    async def _attempt(self, attempt: Attempt) -> Answer:
+        lane = await self._lanes.take()
+        try:
+            return await attempt.run(lane)
+        except BaseException as error:
+            with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+                await self._lanes.give(lane, whole=isinstance(error, Exception))
+            raise
 
     async def _persist(self, call: Call) -> Answer:
         limits = self.settings.limits
@@ -175,7 +179,7 @@ class Transport:
         while True:
             attempt = Attempt(call, self.settings)
             try:
-                return await attempt.run(self._http)
+                return await self._attempt(attempt)
             except SandmanError as error:
                 pause = patience.pause(
                     error,
@@ -210,7 +214,7 @@ class Attempt:
         self._settings = settings
         self.sent = False
 
-    async def run(self, http: httpx.AsyncClient) -> Answer:
+    async def run(self, lane: httpx.AsyncClient) -> Answer:
         """Send it; the answer is 2xx.
 
         Raises:
@@ -218,13 +222,13 @@ class Attempt:
         """
         url = self._settings.url
         try:
-            response = await http.send(self._request(), stream=True, follow_redirects=False)
+            response = await lane.send(self._request(), stream=True, follow_redirects=False)
         except httpx.HTTPError as error:
             fault = faults.from_transport(error, url)
             raise (self._unanswered(fault) if self.sent else fault) from error
         chunks = Chunks(response, url)
         if response.is_success:
-            return Answer(response, chunks)
+            return Answer(response, chunks, lane)
         raise await self._refusal(response, chunks)
 
     async def _refusal(self, response: httpx.Response, chunks: Chunks) -> SandmanError:

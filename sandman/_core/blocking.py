@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
@@ -32,6 +33,9 @@ def move_on_after(seconds: float, *, shield: bool = False) -> AbstractContextMan
     return nullcontext()
 
 
+Semaphore = threading.Semaphore
+
+
 class to_thread:  # noqa: N801 - a module in anyio
     """The thread is this one."""
 
@@ -41,4 +45,4 @@ class to_thread:  # noqa: N801 - a module in anyio
         return call(*args)
 
 
-__all__ = ["current_time", "move_on_after", "sleep", "to_thread"]
+__all__ = ["Semaphore", "current_time", "move_on_after", "sleep", "to_thread"]

@@ -51,7 +51,8 @@ class Settings:
 
     url: str
     token: str = dataclasses.field(repr=False)
-    trust: ssl.SSLContext | bool = True
+    trust: ssl.SSLContext | None = None
+    """None: the CAs that httpx trusts by default."""
     server_name: str | None = None
     limits: Limits = Limits()
 
@@ -112,10 +113,8 @@ def _check_token(token: str) -> str:
     return token
 
 
-def _trust(ca: str | os.PathLike[str] | ssl.SSLContext | None) -> ssl.SSLContext | bool:
-    if ca is None:
-        return True
-    if isinstance(ca, ssl.SSLContext):
+def _trust(ca: str | os.PathLike[str] | ssl.SSLContext | None) -> ssl.SSLContext | None:
+    if ca is None or isinstance(ca, ssl.SSLContext):
         return ca
     try:
         return ssl.create_default_context(cafile=os.fspath(ca))

@@ -18,6 +18,7 @@ from sandman._core import blocking as anyio
 from sandman._core import faults
 from sandman._core.retry import Patience, Repeat, Retry
 from sandman._sync.bodies import Body, FramedBody, Source
+from sandman._sync.lanes import CLOSE_LIMIT_S, Lanes
 from sandman.errors import CapacityError, QuotaError, SandmanError
 from sandman.version import __version__
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
     from sandman._core.config import Settings
 
-CLOSE_LIMIT_S = 2.0
-"""Closing a connection sends at most a TLS farewell; nobody waits longer for that."""
 MOST_ERROR_BYTES = 1024 * 1024
 """An error's body beyond this is not read."""
 
@@ -96,6 +95,8 @@ class Answer:
 
     response: httpx.Response
     chunks: Chunks
+    lane: httpx.Client
+    """Is given back when the answer is closed."""
 
     def read(self) -> bytes:
         """All of the body."""
@@ -121,19 +122,9 @@ class Transport:
     """One gateway, many connections."""
 
     def __init__(self, settings: Settings, on_retry: Callable[[Retry], None] | None = None) -> None:
-        limits = settings.limits
         self.settings = settings
         self._on_retry = on_retry
-        self._http = httpx.Client(
-            verify=settings.trust,
-            limits=httpx.Limits(
-                max_connections=limits.max_connections,
-                # httpcore counts all connections against this limit, busy ones too, and would close
-                # every connection that becomes idle once there are more.
-                max_keepalive_connections=None,
-                keepalive_expiry=limits.idle_s,
-            ),
-        )
+        self._lanes = Lanes(settings)
 
     def __enter__(self) -> Self:
         return self
@@ -148,8 +139,7 @@ class Transport:
 
     def close(self) -> None:
         """Close all connections."""
-        with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
-            self._http.close()
+        self._lanes.close()
 
     def json(self, call: Call) -> object:
         """Make the call, read its JSON; None for an answer without a body."""
@@ -164,11 +154,25 @@ class Transport:
             SandmanError: any other answer, and any failure of the way there.
         """
         answer = self._persist(call)
+        whole = True
         try:
             yield answer
+        except BaseException as error:
+            whole = isinstance(error, Exception)
+            raise
         finally:
             with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
                 answer.chunks.close()
+                self._lanes.give(answer.lane, whole=whole)
+
+    def _attempt(self, attempt: Attempt) -> Answer:
+        lane = self._lanes.take()
+        try:
+            return attempt.run(lane)
+        except BaseException as error:
+            with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+                self._lanes.give(lane, whole=isinstance(error, Exception))
+            raise
 
     def _persist(self, call: Call) -> Answer:
         limits = self.settings.limits
@@ -177,7 +181,7 @@ class Transport:
         while True:
             attempt = Attempt(call, self.settings)
             try:
-                return attempt.run(self._http)
+                return self._attempt(attempt)
             except SandmanError as error:
                 pause = patience.pause(
                     error,
@@ -212,7 +216,7 @@ class Attempt:
         self._settings = settings
         self.sent = False
 
-    def run(self, http: httpx.Client) -> Answer:
+    def run(self, lane: httpx.Client) -> Answer:
         """Send it; the answer is 2xx.
 
         Raises:
@@ -220,13 +224,13 @@ class Attempt:
         """
         url = self._settings.url
         try:
-            response = http.send(self._request(), stream=True, follow_redirects=False)
+            response = lane.send(self._request(), stream=True, follow_redirects=False)
         except httpx.HTTPError as error:
             fault = faults.from_transport(error, url)
             raise (self._unanswered(fault) if self.sent else fault) from error
         chunks = Chunks(response, url)
         if response.is_success:
-            return Answer(response, chunks)
+            return Answer(response, chunks, lane)
         raise self._refusal(response, chunks)
 
     def _refusal(self, response: httpx.Response, chunks: Chunks) -> SandmanError:

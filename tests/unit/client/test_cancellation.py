@@ -6,7 +6,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from sandman.client import Client
+from sandman.client import Client, Limits
 from tests.unit.client.backends import on_backends
 from tests.unit.client.fake_gateway import (
     TOKEN,
@@ -169,3 +169,19 @@ async def test_many_at_once_share_a_client(gateway: FakeGateway) -> None:
             for number in range(40):
                 tasks.start_soon(one, number)
     assert gateway.settled()
+
+
+@on_backends
+async def test_max_connections_makes_calls_wait(gateway: FakeGateway) -> None:
+    async with Client(gateway.url, TOKEN, limits=Limits(max_connections=2)) as client:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(client.pools)
+        assert gateway.connections == 2
+        # A cancelled wait gives nothing back that it did not have.
+        gateway.plan("GET", hang, hang)
+        with anyio.move_on_after(0.2):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(4):
+                    tasks.start_soon(client.pools)
+        assert len(await client.pools()) == 1

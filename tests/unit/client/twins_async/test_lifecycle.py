@@ -245,3 +245,50 @@ async def test_an_answer_that_breaks_off_is_unreachable(gateway: FakeGateway) ->
         gateway.plan("GET", cut)
         with pytest.raises(errors.UnreachableError, match="broke"):
             await client.pools()
+
+
+@on_backends
+async def test_refusals_do_not_cost_connections(gateway: FakeGateway) -> None:
+    async with Client(gateway.url, TOKEN) as client:
+        for _ in range(5):
+            with pytest.raises(errors.NotFoundError):
+                await client.get("nope")
+        gateway.plan(CREATE, problem(errors.CapacityError("full")))
+        await client.create()
+        assert gateway.connections == 1
+        assert repr(client._transport._lanes) == "<Lanes idle=1>"
+
+
+@on_backends
+async def test_connections_that_idled_too_long_are_not_used(gateway: FakeGateway) -> None:
+    async with (
+        Client(gateway.url, TOKEN, limits=Limits(idle_s=0.0)) as client,
+        client.sandbox() as box,
+    ):
+        async with box.stream(["true"]) as one, box.stream(["true"]) as two:
+            await one.wait()
+            await two.wait()
+        before = gateway.connections
+        await client.pools()
+        await client.pools()
+        assert gateway.connections == before + 2
+        assert repr(client._transport._lanes) == "<Lanes idle=1>"
+
+
+@on_backends
+async def test_a_broken_idle_connection_is_replaced(gateway: FakeGateway) -> None:
+    async with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        gateway.hang_up_all()
+        assert (await box.exec(["true"])).ok
+
+
+@on_backends
+async def test_a_client_closed_during_a_call_closes_that_connection_after_it(
+    gateway: FakeGateway,
+) -> None:
+    client = Client(gateway.url, TOKEN)
+    box = await client.create()
+    async with box.stream(["echo", "a"]) as stream:
+        await client.aclose()
+        assert (await stream.wait()).ok
+    assert repr(client._transport._lanes) == "<Lanes idle=0>"

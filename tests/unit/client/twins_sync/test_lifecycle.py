@@ -233,3 +233,46 @@ def test_an_answer_that_breaks_off_is_unreachable(gateway: FakeGateway) -> None:
         gateway.plan("GET", cut)
         with pytest.raises(errors.UnreachableError, match="broke"):
             client.pools()
+
+
+def test_refusals_do_not_cost_connections(gateway: FakeGateway) -> None:
+    with Client(gateway.url, TOKEN) as client:
+        for _ in range(5):
+            with pytest.raises(errors.NotFoundError):
+                client.get("nope")
+        gateway.plan(CREATE, problem(errors.CapacityError("full")))
+        client.create()
+        assert gateway.connections == 1
+        assert repr(client._transport._lanes) == "<Lanes idle=1>"
+
+
+def test_connections_that_idled_too_long_are_not_used(gateway: FakeGateway) -> None:
+    with (
+        Client(gateway.url, TOKEN, limits=Limits(idle_s=0.0)) as client,
+        client.sandbox() as box,
+    ):
+        with box.stream(["true"]) as one, box.stream(["true"]) as two:
+            one.wait()
+            two.wait()
+        before = gateway.connections
+        client.pools()
+        client.pools()
+        assert gateway.connections == before + 2
+        assert repr(client._transport._lanes) == "<Lanes idle=1>"
+
+
+def test_a_broken_idle_connection_is_replaced(gateway: FakeGateway) -> None:
+    with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        gateway.hang_up_all()
+        assert (box.exec(["true"])).ok
+
+
+def test_a_client_closed_during_a_call_closes_that_connection_after_it(
+    gateway: FakeGateway,
+) -> None:
+    client = Client(gateway.url, TOKEN)
+    box = client.create()
+    with box.stream(["echo", "a"]) as stream:
+        client.close()
+        assert (stream.wait()).ok
+    assert repr(client._transport._lanes) == "<Lanes idle=0>"

@@ -1,0 +1,306 @@
+"""The command line: bytes through, exit codes, what is said on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from sandman import errors, wire
+from sandman.cli import main
+from sandman.version import __version__
+from tests.unit.client.fake_gateway import TOKEN, FakeGateway, answer, frames, problem, slowly
+
+CREATE = "POST /v1/sandboxes"
+
+
+@pytest.fixture
+def cli(gateway: FakeGateway):
+    """Runs the command line in this process."""
+    environment = {"SANDMAN_URL": gateway.url, "SANDMAN_TOKEN": TOKEN}
+    before = signal.getsignal(signal.SIGTERM)
+
+    def call(*arguments: object, **options):
+        return CliRunner(env=environment).invoke(main, [str(a) for a in arguments], **options)
+
+    yield call
+    signal.signal(signal.SIGTERM, before)
+
+
+def process(gateway: FakeGateway, *arguments: str, **options) -> subprocess.Popen:
+    """The command line as a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "sandman.cli", *arguments],
+        env={**os.environ, "SANDMAN_URL": gateway.url, "SANDMAN_TOKEN": TOKEN},
+        **{
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "stdin": subprocess.DEVNULL,
+            **options,
+        },
+    )
+
+
+# --- run and exec --------------------------------------------------------------------------------
+
+
+def test_run_passes_bytes_and_exit_code_through(cli, gateway: FakeGateway) -> None:
+    script = r"printf 'a\r\n\0\377'; printf 'e\r\n' >&2; exit 7"
+    result = cli("run", "--image", "img:1", "--", "sh", "-c", script)
+    assert result.exit_code == 7
+    assert result.stdout_bytes == b"a\r\n\0\xff"
+    assert result.stderr_bytes.endswith(b"e\r\n")
+    assert "waiting for a sandbox in img:1" in result.stderr
+    assert "(warm, 9 ms)" in result.stderr
+    assert gateway.released
+
+
+def test_run_options_travel(cli, gateway: FakeGateway) -> None:
+    result = cli(
+        "run", "--image", "i", "--pool", "p", "--env", "A=1=2", "-e", "B=", "--workdir", "/w",
+        "--user", "1000", "--run", "r", "--wait", "9", "--max-life", "99", "true", "--help",
+    )  # fmt: skip
+    assert result.exit_code == 0
+    assert gateway.requests[0].json() == {
+        "image": "i", "pool": "p", "env": {"A": "1=2", "B": ""}, "workdir": "/w", "user": 1000,
+        "run": "r", "wait_s": 9.0, "lease": {"max_s": 99.0},
+    }  # fmt: skip
+    assert gateway.requests[1].json() == {"argv": ["true", "--help"]}
+
+
+def test_run_times_out_with_124(cli, gateway: FakeGateway) -> None:
+    result = cli("run", "--timeout", "0.3", "--", "sh", "-c", "echo early; sleep 30")
+    assert (result.exit_code, result.stdout) == (124, "early\n")
+    assert "timed out after" in result.stderr
+
+
+def test_run_says_what_did_not_start(cli) -> None:
+    result = cli("run", "nope")
+    assert result.exit_code == 127
+    assert "nope: not found" in result.stderr
+
+
+def test_run_says_when_memory_ran_out(cli, gateway: FakeGateway) -> None:
+    gateway.plan("POST /v1/sandboxes/", frames((wire.EXIT, {"exit_code": 137, "oom_killed": True})))
+    result = cli("run", "true")
+    assert result.exit_code == 137
+    assert "want of memory" in result.stderr
+
+
+def test_run_sends_stdin_when_asked(cli) -> None:
+    assert cli("run", "cat", input=b"in\0").stdout_bytes == b""
+    assert cli("run", "--stdin", "cat", input=b"in\0\xff").stdout_bytes == b"in\0\xff"
+
+
+def test_run_prints_json(cli, gateway: FakeGateway) -> None:
+    result = cli("run", "--json", "sh", "-c", "printf '\\377'; exit 3")
+    assert result.exit_code == 3
+    told = json.loads(result.stdout)
+    assert (told["exit_code"], told["stdout_b64"]) == (3, "/w==")
+    assert told["sandbox"] in gateway.by_key.values()
+
+
+def test_run_keeps_the_sandbox_when_asked(cli, gateway: FakeGateway) -> None:
+    result = cli("run", "--keep", "sh", "-c", "exit 4")
+    assert result.exit_code == 4
+    (kept,) = gateway.sandboxes
+    assert f"kept: {kept}" in result.stderr
+    assert cli("exec", kept, "--", "ls", "-a").stdout.startswith(".\n")
+    assert cli("exec", "-e", "A=x", "-w", ".", kept, "sh", "-c", "echo $A").stdout == "x\n"
+    assert cli("exec", kept, "--").exit_code == 2
+    assert cli("release", kept).exit_code == 0
+    assert gateway.released
+
+
+def test_quiet_is_quiet(cli) -> None:
+    assert cli("-q", "run", "sh", "-c", "echo out").output == "out\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (errors.ImageNotFoundError("no such image"), "check the name given by --image"),
+        (errors.PathDeniedError("no"), "error: path_denied: no"),
+        (errors.ForbiddenError("no", sandbox="box-1"), "sandbox: box-1"),
+    ],
+)
+def test_what_sandman_cannot_do_is_125(cli, gateway: FakeGateway, error, says: str) -> None:
+    gateway.plan(CREATE, problem(error))
+    result = cli("run", "--image", "i", "true")
+    assert result.exit_code == 125
+    assert says in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_retries_are_told(cli, gateway: FakeGateway) -> None:
+    gateway.plan(CREATE, problem(errors.CapacityError("full")))
+    result = cli("run", "true")
+    assert result.exit_code == 0
+    assert "capacity: full; again in 0.1 s (attempt 2)" in result.stderr
+
+
+def test_an_error_that_may_pass_says_so(cli, gateway: FakeGateway) -> None:
+    gateway.plan("POST /v1/sandboxes/", problem(errors.UnreachableError("gone")))
+    result = cli("run", "true")
+    assert result.exit_code == 125
+    assert "this may pass" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["run", "--image", "i"], "Missing argument"),
+        (["run", "--env", "A", "x"], "'A' is not of the form K=V"),
+        (["run", "--nope", "x"], "No such option"),
+        (["release"], "give either ids"),
+        (["release", "a", "--run", "r"], "give either ids"),
+        (["cp", "a", "b"], "exactly one"),
+        (["cp", "a:b", "c:d"], "exactly one"),
+    ],
+)
+def test_wrong_usage_is_2(cli, arguments: list[str], says: str) -> None:
+    result = cli(*arguments)
+    assert result.exit_code == 2
+    assert says in result.stderr
+
+
+def test_missing_settings_are_2(cli) -> None:
+    result = cli("ls", env={"SANDMAN_URL": None, "SANDMAN_TOKEN": None})
+    assert result.exit_code == 2
+    assert "SANDMAN_URL" in result.stderr
+
+
+# --- the rest ------------------------------------------------------------------------------------
+
+
+def test_ls(cli, gateway: FakeGateway) -> None:
+    cli("run", "--keep", "--run", "r1", "--image", "i", "true")
+    heading, row = cli("ls").stdout.splitlines()
+    assert heading.split("\t")[:3] == ["id", "state", "tier"]
+    assert row.split("\t")[1:4] == ["ready", "warm", "i"]
+    assert json.loads(cli("ls", "--json").stdout)[0]["run"] == "r1"
+    assert cli("ls", "--run", "other").stdout.splitlines() == [heading]
+    assert "released 1" in cli("release", "--run", "r1").stderr
+    assert gateway.released
+
+
+def test_pools(cli) -> None:
+    assert cli("pools").stdout.splitlines()[1].split("\t") == [
+        "root", "default", "3", "1", "4", "-", "False",
+    ]  # fmt: skip
+    assert json.loads(cli("pools", "--json").stdout)[0]["free"] == 3
+
+
+def test_cp_there_and_back(cli, gateway: FakeGateway, tmp_path) -> None:
+    cli("run", "--keep", "true")
+    (box,) = gateway.sandboxes
+    local = tmp_path / "odd:name"
+    local.write_bytes(b"\0\xff\r\n")
+    local.chmod(0o755)
+    assert cli("cp", local, f"{box}:d/").exit_code == 0
+    assert cli("cp", local, f"{box}:e").exit_code == 0
+    (tmp_path / "in").mkdir()
+    assert cli("cp", f"{box}:d/odd:name", tmp_path / "in").exit_code == 0
+    assert cli("cp", f"{box}:e", tmp_path / "e").exit_code == 0
+    for copy in (tmp_path / "in" / "odd:name", tmp_path / "e"):
+        assert copy.read_bytes() == b"\0\xff\r\n"
+        assert copy.stat().st_mode & 0o777 == 0o755
+    missing = cli("cp", tmp_path / "nope", f"{box}:x")
+    assert (missing.exit_code, "No such file" in missing.stderr) == (125, True)
+    absent = cli("cp", f"{box}:nope", tmp_path / "x")
+    assert (absent.exit_code, "path_not_found" in absent.stderr) == (125, True)
+
+
+def test_version_and_help(cli) -> None:
+    assert __version__ in cli("--version").stdout
+    for verb in ("run", "exec", "ls", "release", "cp", "pools"):
+        assert cli(verb, "-h").exit_code == 0
+        assert verb in cli("--help").stdout
+
+
+# --- as a process --------------------------------------------------------------------------------
+
+
+def test_a_process_passes_everything_through(gateway: FakeGateway) -> None:
+    script = r"cat; printf '\r\n\0'; echo err >&2; exit 9"
+    one = process(gateway, "-q", "run", "-i", "--", "sh", "-c", script, stdin=subprocess.PIPE)
+    out, err = one.communicate(b"x" * 1_000_000, timeout=20)
+    assert (out, err, one.returncode) == (b"x" * 1_000_000 + b"\r\n\0", b"err\n", 9)
+    assert gateway.settled()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupts_release(gateway: FakeGateway, number: int, code: int) -> None:
+    one = process(gateway, "run", "--", "sleep", "60")
+    assert gateway.started.wait(20)
+    one.send_signal(number)
+    _, err = one.communicate(timeout=20)
+    assert one.returncode == code
+    assert gateway.settled()
+    assert b"Traceback" not in err
+    assert (b"releasing" in err) is (number == signal.SIGINT)
+
+
+def test_an_interrupt_while_waiting_releases_too(gateway: FakeGateway) -> None:
+    gateway.plan(CREATE, slowly(1.0))
+    one = process(gateway, "run", "true")
+    assert gateway.hanging.wait(20)
+    one.send_signal(signal.SIGINT)
+    one.communicate(timeout=20)
+    assert one.returncode == 130
+    assert gateway.settled()
+
+
+def test_an_interrupt_with_keep_keeps(gateway: FakeGateway) -> None:
+    one = process(gateway, "run", "--keep", "--", "sleep", "60")
+    assert gateway.started.wait(20)
+    one.send_signal(signal.SIGINT)
+    _, err = one.communicate(timeout=20)
+    assert one.returncode == 130
+    assert b"kept: " in err
+    assert len(gateway.sandboxes) == 1
+
+
+def test_a_reader_that_goes_away_ends_it(gateway: FakeGateway) -> None:
+    one = process(gateway, "run", "seq", "100000000")
+    assert one.stdout.readline() == b"1\n"
+    one.stdout.close()
+    assert one.wait(20) == 141
+    assert b"Traceback" not in one.stderr.read()
+    one.stderr.close()
+    assert gateway.settled()
+
+
+def test_on_a_terminal_there_is_a_spinner_and_a_table(gateway: FakeGateway) -> None:
+    main_end, terminal = pty.openpty()
+    gateway.plan(CREATE, answer(429, retry_after="1"))
+    one = process(
+        gateway, "run", "--keep", "true", stdout=terminal, stderr=terminal, stdin=terminal
+    )
+    assert one.wait(20) == 0
+    two = process(gateway, "ls", stdout=terminal, stderr=terminal, stdin=terminal)
+    assert two.wait(20) == 0
+    os.close(terminal)
+    seen = read_all(main_end)
+    assert "\x1b[?25l" in seen, "a spinner hides the cursor"
+    assert "capacity" in seen
+    assert "ID" in seen
+    assert "ready" in seen
+
+
+def read_all(descriptor: int) -> str:
+    data, end = b"", time.monotonic() + 5
+    while time.monotonic() < end:
+        try:
+            data += os.read(descriptor, 65536)
+        except OSError:
+            break
+    os.close(descriptor)
+    return data.decode(errors="replace")
