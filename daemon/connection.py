@@ -123,6 +123,8 @@ class Exchange:
         self, status: int, headers: Iterable[tuple[str, str]], length: int | None
     ) -> bytes:
         """The same, for who sends by itself."""
+        if length is None and not self.head.knows_chunks:
+            raise BadRequestError("this answer needs HTTP/1.1")
         self.is_whole = False
         framing = ("Transfer-Encoding", "chunked")
         if length is not None:
@@ -210,8 +212,8 @@ class Connection:
         self.is_idle = True
         self._sock.settimeout(config.IDLE_TIMEOUT_S)
         deadline = None
-        while (end := self._buffer.find(http1.HEAD_END)) < 0:
-            if len(self._buffer) > config.MAX_HEAD_BYTES:
+        while (end := self._buffer.find(http1.HEAD_END, 0, config.MAX_HEAD_BYTES)) < 0:
+            if len(self._buffer) >= config.MAX_HEAD_BYTES:
                 raise BadRequestError(f"the head is over {config.MAX_HEAD_BYTES} bytes")
             if self._buffer:
                 now = time.monotonic()

@@ -11,7 +11,7 @@ import select
 import threading
 import time
 
-from daemon import config, init
+from daemon import config
 
 _PAUSE_S = 0.002
 """After each round, so that a chatty child (some 30 MB/s) does not cost the commands their cpu."""
@@ -41,7 +41,6 @@ class Drain:
         return self._count
 
     def _run(self) -> None:
-        init.unblock_signals()
         while True:
             for fd, _ in self._poll.poll():
                 self._read(fd)

@@ -8,7 +8,7 @@ from daemon import config, outcome
 from daemon.attach import Attachment
 from daemon.launch import StartFailedError
 from daemon.replies import Reply
-from daemon.stop import Stop
+from daemon.stop import Stop, kill_now
 from daemon.uploads import Upload
 from sandman import names, wire
 from sandman.errors import BadRequestError, InternalError
@@ -65,10 +65,12 @@ class Executions:
         try:
             attachment.run(lambda: reply.attach(process, self._processes.boot_id))
         except Exception as error:
+            kill_now(process, self._processes.others(process))
             if reply.is_live:
                 reply.fail(InternalError(f"{type(error).__name__}: {error}"))
             raise
         finally:
+            reply.detach()
             self._release(process)
         if attachment.caller_error is not None:
             raise attachment.caller_error

@@ -121,8 +121,8 @@ class Writer:
             if self._partial is None:
                 self._overwrite()
             else:
-                os.fchmod(self._fd, mode)
                 self._give_away(self._fd)
+                os.fchmod(self._fd, mode)  # last: a change of owner takes set-uid away
                 self._replace(self._partial)
             return mode
         finally:

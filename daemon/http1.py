@@ -49,6 +49,8 @@ class Head(NamedTuple):
     headers: dict[str, str]
     length: int | None
     keep_alive: bool
+    knows_chunks: bool = True
+    """False for HTTP/1.0, which can take no answer of unknown length."""
 
     @property
     def expects_continue(self) -> bool:
@@ -81,7 +83,8 @@ def parse_head(head: bytes) -> Head:
         raise BadRequestError(f"unknown expectation {expect!r}")
     options = [o.strip().lower() for o in headers.get("connection", "").split(",")]
     keep_alive = version == b"HTTP/1.1" and "close" not in options
-    return Head(method, path, query, headers, _length(headers, version), keep_alive)
+    modern = version == b"HTTP/1.1"
+    return Head(method, path, query, headers, _length(headers, version), keep_alive, modern)
 
 
 def _request_line(line: bytes) -> tuple[str, str, str, bytes]:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _IDLE_S = 10.0
 """A look for orphans without being told of them, should a SIGCHLD be lost."""
 _LOOK_S = 5.0
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+PYTHON_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Restored at each start of a command."""
 
 
 class Ended(NamedTuple):
@@ -52,7 +55,6 @@ class Reaper:
         self._maybe_children.set()
 
     def _run(self) -> None:
-        unblock_signals()
         while True:
             self._maybe_children.clear()
             if not self.reap_one():
@@ -77,45 +79,52 @@ class Reaper:
         return True
 
 
-def block_signals() -> None:
-    """Let this thread, the main one, and no other take SIGTERM and SIGCHLD, by `serve_signals`.
+def block_signals() -> list[int]:
+    """Let the main thread take the signals that end the daemon, by `serve_signals`.
 
-    The kernel prefers the main thread for a signal that it waits for. All other threads have nothing
-    blocked, since what they start inherits their mask.
+    They are blocked in all threads, since who started it inherits this. Only a start as another user
+    must unblock them for a moment; one that comes then lands in the list that this returns, and where
+    it came from is not known.
     """
-    signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGTERM, signal.SIGCHLD})
+    asked: list[int] = []
+    for number in _ENDING:
+        signal.signal(number, lambda caught, _frame: asked.append(caught))
+    signal.pthread_sigmask(signal.SIG_SETMASK, {*_ENDING, signal.SIGCHLD})
+    return asked
 
 
-def unblock_signals() -> None:
-    """First act of every other thread."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+def ignore_children() -> None:
+    """First act of every thread that starts commands: SIGCHLD is for the main thread alone.
+
+    Where it is not blocked the kernel drops it. The reaper waits for our own commands anyhow; the main
+    thread would be woken in vain at the end of each. Orphans come to the main thread.
+    """
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
 
 def reset_signals() -> None:
     """Give up ignored signals that were inherited, or commands would inherit them in turn.
 
-    Python's own, SIGPIPE and SIGXFSZ, are restored at each start of a command.
+    Python's own are another matter: see PYTHON_IGNORES.
     """
-    python_ignores = {signal.SIGPIPE, signal.SIGXFSZ}
     for number in signal.valid_signals():
-        if number not in python_ignores and signal.getsignal(number) == signal.SIG_IGN:
+        if number not in PYTHON_IGNORES and signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
 
 
-def serve_signals(reaper: Reaper) -> None:
+def serve_signals(reaper: Reaper, asked: list[int]) -> None:
     """Return when the daemon shall end; called by the main thread after `block_signals`.
 
-    As PID 1 SIGTERM counts only from outside: the kubelet's comes from no process that we can see,
+    As PID 1 a signal counts only from outside: the kubelet's comes from no process that we can see,
     so its pid is 0. A command that signals everything it can, or just process 1, changes nothing.
+    One of unknown origin is passed over then, too, except from before any command could run: to be
+    killed after the grace is better than to let a command end its sandbox.
     """
     is_first = os.getpid() == 1
-    asked: list[int] = []
-    # The net for a SIGTERM that another thread took: its origin is not known then. To be stopped by
-    # SIGKILL after the grace is better than to let a command end its sandbox, so PID 1 passes over.
-    signal.signal(signal.SIGTERM, lambda number, _frame: asked.append(number))
-    signal.signal(signal.SIGINT, lambda number, _frame: asked.append(number))
+    if asked:
+        return
     while is_first or not asked:
-        info = signal.sigtimedwait((signal.SIGTERM, signal.SIGCHLD), _LOOK_S)
+        info = signal.sigtimedwait((*_ENDING, signal.SIGCHLD), _LOOK_S)
         if info is None:
             continue
         if info.si_signo == signal.SIGCHLD:

@@ -15,7 +15,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from daemon import tree, users
-from daemon.spawn import Program
+from daemon.spawn import DirectoryError, Program
 from daemon.state import encode, login_environment
 from sandman.errors import (
     InternalError,
@@ -138,15 +138,16 @@ def _candidates(name: bytes, search: bytes | None, cwd: bytes) -> list[bytes]:
     return [path for _, path in sorted(found, key=lambda item: item[0])]
 
 
-def explain(error: OSError, program: Program) -> SandmanError | StartFailedError:
+def explain(error: OSError | DirectoryError, program: Program) -> SandmanError | StartFailedError:
     """What the kernel's refusal to start the program means for the caller."""
+    if isinstance(error, DirectoryError):
+        text = f"{os.fsdecode(program.cwd)}: {error.__cause__}"
+        return PathDeniedError(text, field="cwd")
     if error.errno == errno.EPERM and program.user is not None:
         return UserUnsupportedError(
             f"the daemon may not switch to user {program.user.name}: it lacks the capability",
             field="user",
         )
-    if error.filename == program.cwd:
-        return PathDeniedError(f"{os.fsdecode(program.cwd)}: {error.strerror}", field="cwd")
     return _explain_program(error, program)
 
 

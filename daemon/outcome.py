@@ -48,11 +48,11 @@ def ended(
         stderr_bytes=stderr.total if stderr else 0,
         stdout_truncated=stdout.is_truncated,
         stderr_truncated=stderr.is_truncated if stderr else False,
-        oom_killed=_is_greater(after.oom_kills, process.before.oom_kills),
+        oom_killed=is_greater(after.oom_kills, process.before.oom_kills),
         wall_s=round(process.wall_s, 6),
         cpu_s=round(rusage.ru_utime + rusage.ru_stime, 6) if rusage else None,
         peak_memory_bytes=_peak(rusage, meter),
-        throttled_s=_difference(after.throttled_s, process.before.throttled_s),
+        throttled_s=difference(after.throttled_s, process.before.throttled_s),
         exec_id=process.exec_id,
         boot_id=boot_id,
     )
@@ -80,9 +80,11 @@ def _peak(rusage: resource.struct_rusage | None, meter: usage.Meter) -> int | No
     return rusage.ru_maxrss * 1024
 
 
-def _is_greater(after: int | None, before: int | None) -> bool | None:
+def is_greater(after: int | None, before: int | None) -> bool | None:
+    """Whether a counter grew; None where it could not be read."""
     return None if after is None or before is None else after > before
 
 
-def _difference(after: float | None, before: float | None) -> float | None:
+def difference(after: float | None, before: float | None) -> float | None:
+    """By how much a counter grew; None where it could not be read."""
     return None if after is None or before is None else round(after - before, 6)

@@ -8,12 +8,13 @@ import stat
 import struct
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
-from daemon import config, tree, usage
+from daemon import config, kernel, tree, usage
 from daemon.launch import explain, plan
 from daemon.outputs import OutputLog
-from daemon.spawn import Descriptors, spawn
+from daemon.spawn import Descriptors, DirectoryError, spawn
 from sandman.errors import BadRequestError, ConflictError
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Stdin:
         self.fd: int | None = fd
         self.size = 0
         """Bytes that wait."""
-        self._pending: list[memoryview] = []
+        self._pending: deque[memoryview] = deque()
         self._is_ending = False
 
     def feed(self, data: bytes) -> None:
@@ -113,7 +114,7 @@ class Stdin:
             if written < len(view):
                 self._pending[0] = view[written:]
             else:
-                self._pending.pop(0)
+                self._pending.popleft()
         if self._is_ending:
             self.close()
 
@@ -217,7 +218,7 @@ class Processes:
             name = exec_id or f"x{self._count:x}-{os.urandom(4).hex()}"
             if name in self._running or name in self._ended:
                 raise ConflictError(f"exec_id {name} was used before", field="exec_id")
-            process = Process(name, f"{self.sandbox.boot_id[:8]}.{self._count:x}")
+            process = Process(name, tree.make_tag(self.boot_id, self._count))
             self._running[name] = process
         return process
 
@@ -232,7 +233,7 @@ class Processes:
         process.before = self.meter.read()
         try:
             self._spawn(process, program, spec, limit)
-        except OSError as error:
+        except (OSError, DirectoryError) as error:
             raise explain(error, program) from error
 
     def _spawn(self, process: Process, program: Program, spec: ExecSpec, limit: int) -> None:
@@ -245,6 +246,7 @@ class Processes:
                 stderr = _open_stream(process, "stderr", limit, child)
             fds = Descriptors(stdin, stdout, stderr)
             process.pid = spawn(program, fds, self._reaper, process.on_end)
+            kernel.offer_to_oom_killer(process.pid)
             if process.stdin is not None:
                 process.stdin.feed(spec.stdin or b"")
         finally:

@@ -65,6 +65,10 @@ class Reply:
         elif process.stdin is not None:
             process.stdin.end()
 
+    def detach(self) -> None:
+        """Nothing is polled any more: from now on calls wait."""
+        self._exchange.sock.settimeout(config.STALL_TIMEOUT_S)
+
     # --- as attach.Caller ---
 
     def fileno(self) -> int:
@@ -110,7 +114,6 @@ class Reply:
 
     def finish(self, result: wire.ExecResult) -> None:
         """Answer; waits for a slow reader."""
-        self._exchange.sock.settimeout(config.STALL_TIMEOUT_S)
         for _ in self._exchange.body():
             pass  # input that the command did not want
         if not self.frames:
@@ -129,7 +132,7 @@ class Reply:
 
     def fail(self, error: SandmanError) -> None:
         """End a live answer with an error."""
-        self._exchange.sock.settimeout(config.STALL_TIMEOUT_S)
+        self.detach()
         self._end(wire.ERROR, error.problem())
 
     def _end(self, kind: int, document: Mapping[str, object]) -> None:

@@ -32,7 +32,7 @@ class Routes:
     def __init__(self, table: Table, token_sha256: str, boot_id: str) -> None:
         self._table = table
         self._token_sha256 = token_sha256
-        self._boot_id = boot_id
+        self.boot_id = boot_id
 
     def handle(self, exchange: Exchange) -> None:
         """Answer one request.
@@ -73,10 +73,10 @@ class Routes:
         if scheme.lower() != "bearer" or not compare_digest(digest, self._token_sha256):
             raise UnauthenticatedError("a bearer token is required, and this is not it")
         boot_id = headers.get(names.HEADER_BOOT_ID.lower())
-        if boot_id is not None and boot_id != self._boot_id:
+        if boot_id is not None and boot_id != self.boot_id:
             raise DiedError(
                 f"the sandbox's daemon was started anew: the call is for boot {boot_id[:64]}",
-                facts={"boot_id": self._boot_id},
+                facts={"boot_id": self.boot_id},
             )
 
 

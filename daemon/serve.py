@@ -23,42 +23,43 @@ def serve() -> int:
     config = Config.from_env(os.environ)
     kernel.fill_standard_descriptors()
     kernel.hide_descriptors()
-    init.block_signals()
+    asked = init.block_signals()
     sock = listen(config.port)
     front = Front()
     Server(sock, front.handle).start()
     log.line(f"listens on port {sock.getsockname()[1]}")
-    reaper = _open(front, config)
-    init.serve_signals(reaper)
-    return _end()
+    reaper = init.Reaper()
+    boot_id = _open(front, config, reaper)
+    init.serve_signals(reaper, asked)
+    return _end(boot_id)
 
 
-def _open(front: Front, config: Config) -> init.Reaper:
-    """Load and open what needs a token."""
+def _open(front: Front, config: Config, reaper: init.Reaper) -> str:
+    """Load and open what needs a token; the boot id."""
     from daemon import application  # noqa: PLC0415 - the front answers meanwhile
 
     kernel.harden()
     kernel.adopt_orphans()
     init.reset_signals()
-    reaper = init.Reaper()
     reaper.start()
-    routes = application.build(config, reaper, command_environment(os.environb), _workdir())
+    routes = application.build(config, reaper, command_environment(os.environb), workdir())
     front.open(routes.handle)
-    return reaper
+    return routes.boot_id
 
 
-def _workdir() -> bytes:
+def workdir() -> bytes:
+    """Where the image's commands run: the runtime starts us there."""
     try:
         return os.getcwdb()
     except OSError:
         return b"/"
 
 
-def _end() -> int:
+def _end(boot_id: str) -> int:
     """As PID 1 the kernel ends all others with us, at once; else that is our own duty."""
     if os.getpid() == 1:
         os._exit(0)
     from daemon import stop  # noqa: PLC0415 - needed here alone
 
-    stop.kill_everything()
+    stop.kill_everything(boot_id)
     return 0

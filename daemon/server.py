@@ -55,7 +55,6 @@ class Server:
         threading.Thread(target=self._run, name="accept", daemon=True).start()
 
     def _run(self) -> None:
-        init.unblock_signals()
         while True:
             try:
                 sock, _ = self._sock.accept()
@@ -86,7 +85,7 @@ class Server:
             _turn_away(sock)
 
     def _serve(self, connection: Connection, sock: socket.socket) -> None:
-        init.unblock_signals()
+        init.ignore_children()
         try:
             _tune(sock)
             connection.serve()

@@ -23,7 +23,7 @@ SURVIVORS_S = 0.5
 """What is left of the grace once the leader has ended: the answer is due within a second."""
 GIVE_UP_S = 2.0
 """After KILL. What lives longer hangs in the kernel, and nobody can end it."""
-_FIRST_LOOK_S = 0.005
+_FIRST_LOOK_S = 0.02
 _LAST_LOOK_S = 0.1
 _ROUNDS = 50
 """A fork bomb may outrun the freezing for some rounds; the next step begins anew."""
@@ -73,6 +73,10 @@ class Stop:
         return tree.members(rows, self._process.life, self._others(), self._told)
 
     def _ask(self, fresh: set[int]) -> None:
+        # The leader first: a shell whose child ends before it has seen its own TERM takes that for
+        # the child's normal end, and says so.
+        if self._process.pid in fresh and not self._told:
+            fresh = {self._process.pid}
         for pid in fresh:
             send(pid, signal.SIGTERM)
             send(pid, signal.SIGCONT)  # a stopped process would get it never
@@ -113,11 +117,19 @@ def kill_frozen(alive: Iterable[int], look: Callable[[], set[int] | None]) -> No
         send(pid, signal.SIGKILL)
 
 
-def kill_everything() -> None:
-    """Kill all descendants of this process, for its own end where it is not PID 1."""
-    me = os.getpid()
+def kill_now(process: Process, others: list[tree.Life]) -> None:
+    """Kill a command's tree without a grace."""
 
     def look() -> set[int]:
-        return tree.descendants(tree.snapshot() or {}, me)
+        return tree.members(tree.snapshot() or {}, process.life, others)
+
+    kill_frozen(look() | {process.pid}, look)
+
+
+def kill_everything(boot_id: str) -> None:
+    """Kill all that this daemon's commands started, for its own end where it is not PID 1."""
+
+    def look() -> set[int]:
+        return tree.descendants(tree.snapshot() or {}, os.getpid(), boot_id)
 
     kill_frozen(look(), look)

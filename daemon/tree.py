@@ -113,7 +113,9 @@ def members(
         tag: reads a process's tag.
     """
     others = list(others)
-    foreign = {other.leader for other in others}
+    sessions = {other.leader for other in others}
+    # The number of an ended leader may be another's by now.
+    foreign = {other.leader for other in others if other.ended is None}
     me = os.getpid()
     found = {pid for pid in known if pid in rows}
     for row in rows.values():
@@ -124,7 +126,7 @@ def members(
         if row.pid in foreign or row.born < life.started - _SLACK_S:
             continue
         mark = tag(row.pid)
-        is_orphan = mark is None and row.parent == me and row.session not in foreign
+        is_orphan = mark is None and row.parent == me and row.session not in sessions
         if mark == life.tag or (is_orphan and not _is_shared(row, others)):
             found.add(row.pid)
     return _closure(rows, found, foreign)
@@ -155,7 +157,17 @@ def _closure(rows: dict[int, Row], found: set[int], foreign: set[int]) -> set[in
     return found
 
 
-def descendants(rows: dict[int, Row], pid: int) -> set[int]:
-    """All processes below this one."""
-    children = {row.pid for row in rows.values() if row.parent == pid}
-    return _closure(rows, children, {pid}) - {pid}
+def make_tag(boot_id: str, number: int) -> str:
+    """A tag that no other command of no other daemon on this machine has."""
+    return f"{boot_id[:12]}.{number:x}"
+
+
+def descendants(rows: dict[int, Row], pid: int, boot_id: str) -> set[int]:
+    """All processes below this one, and all with a tag of this boot."""
+    prefix = make_tag(boot_id, 0)[:-1].encode()
+    found = {
+        row.pid
+        for row in rows.values()
+        if row.pid != pid and (row.parent == pid or (tag_of(row.pid) or b"").startswith(prefix))
+    }
+    return _closure(rows, found, {pid}) - {pid}

@@ -9,6 +9,7 @@ import os
 import resource
 from typing import NamedTuple
 
+STATUS = "/proc/self/status"
 _V2 = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/cpu.stat")
 _V1 = ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/cpu/cpu.stat")
 
@@ -74,7 +75,7 @@ def _fields(file: int | None) -> dict[str, int]:
 
 def _own_peak_kib() -> int:
     try:
-        with open("/proc/self/status", "rb") as file:  # noqa: PTH123
+        with open(STATUS, "rb") as file:  # noqa: PTH123
             for line in file:
                 if line.startswith(b"VmHWM:"):
                     return int(line.split()[1])

@@ -6,16 +6,16 @@ import base64
 import hashlib
 import os
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
 from sandman import names
 from tests.unit.daemon.harness import ROOT, Daemon, problem
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from collections.abc import Callable
+    from pathlib import Path
 
 
 def test_01_one_mebibyte_of_arguments_round_trips(daemon: Daemon) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,7 +20,6 @@ from tests.unit.daemon.harness import (
     problem,
     read_all,
 )
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,11 +22,10 @@ from tests.unit.daemon.harness import (
     processes_with,
     wait_until,
 )
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from collections.abc import Callable
+    from pathlib import Path
 
 SLEEP = "exec -a {mark} sleep 60"
 """A process that is found by its name."""

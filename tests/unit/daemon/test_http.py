@@ -1,0 +1,334 @@
+"""The server as a client meets it: tokens, boots, paths, limits, broken requests."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from daemon import config
+from sandman import names, wire
+from tests.unit.daemon.harness import (
+    TOKEN,
+    Daemon,
+    environment,
+    exec_request,
+    head,
+    problem,
+    read_all,
+    start,
+    wait_until,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def test_health_needs_no_token(daemon: Daemon) -> None:
+    response = httpx.get(f"http://127.0.0.1:{daemon.port}/healthz")
+    assert (response.status_code, response.text) == (200, "ok\n")
+    response = httpx.head(f"http://127.0.0.1:{daemon.port}/healthz")
+    assert (response.status_code, response.content) == (200, b"")
+
+
+def test_both_families_are_served(daemon: Daemon) -> None:
+    for address in ("127.0.0.1", "::1"):
+        with socket.create_connection((address, daemon.port), timeout=5) as sock:
+            sock.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert read_all(sock).endswith(b"ok\n")
+
+
+@pytest.mark.parametrize(
+    "authorization", [None, "", "Bearer", "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "é"]
+)
+def test_everything_else_needs_the_token(daemon: Daemon, authorization: str | None) -> None:
+    headers = {} if authorization is None else {"Authorization": authorization.encode("latin-1")}
+    for path in ("/v1/info", "/v1/exec", "/nowhere"):
+        response = httpx.get(f"http://127.0.0.1:{daemon.port}{path}", headers=headers)
+        assert problem(response)["reason"] == "unauthenticated"
+        assert response.headers["www-authenticate"] == "Bearer"
+
+
+def test_unknown_paths_and_methods(daemon: Daemon) -> None:
+    found = problem(daemon.client.get("/v1/nothing"))
+    assert (found["reason"], found["status"]) == ("not_found", 404)
+    found = problem(daemon.client.delete("/v1/exec"))
+    assert (found["reason"], found["status"]) == ("method_not_allowed", 405)
+    assert "POST" in str(found["detail"])
+    assert problem(daemon.client.post("/healthz"))["status"] == 405
+
+
+def test_another_boot_is_410(daemon: Daemon) -> None:
+    boot_id = daemon.client.get("/v1/info").json()["boot_id"]
+    assert len(boot_id) == 32
+    headers = {names.HEADER_BOOT_ID: boot_id}
+    assert daemon.client.get("/v1/info", headers=headers).status_code == 200
+    found = problem(daemon.client.get("/v1/info", headers={names.HEADER_BOOT_ID: "other"}))
+    assert (found["status"], found["reason"], found["cause"]) == (410, "died", "sandbox")
+    assert found["facts"] == {"boot_id": boot_id}
+
+
+def test_claims(start: Callable[..., Daemon]) -> None:
+    fresh = start()
+    boot_id = fresh.client.get("/v1/info").json()["boot_id"]
+
+    def claim(**body: object) -> httpx.Response:
+        return fresh.client.post("/v1/claim", json=body)
+
+    found = problem(claim(claim_id="a", previous_boot_id=boot_id))
+    assert (found["status"], found["facts"]) == (409, {"boot_id": boot_id})
+    for _ in range(2):
+        info = wire.Info.from_json(claim(claim_id="a", previous_boot_id="other").json())
+        assert (info.claim_id, info.boot_id) == ("a", boot_id)
+    assert problem(claim(claim_id="b"))["reason"] == "conflict"
+    assert problem(claim())["field"] == "claim_id"
+    assert fresh.client.get("/v1/info").json()["claim_id"] == "a"
+
+
+def test_info_tells_defaults(daemon: Daemon) -> None:
+    info = wire.Info.from_json(daemon.client.get("/v1/info").json())
+    assert (info.uid, info.gid) == (os.geteuid(), os.getegid())
+    assert info.uptime_s > 0
+    assert info.running == 0
+
+
+def test_running_commands_are_counted(daemon: Daemon) -> None:
+    with daemon.connect() as sock:
+        sock.sendall(exec_request({"argv": ["sleep", "60"]}))
+        assert wait_until(lambda: daemon.client.get("/v1/info").json()["running"] == 1)
+    assert wait_until(lambda: daemon.client.get("/v1/info").json()["running"] == 0)
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\nHost: x\n\n\r\n\r\n",
+        b"GET /healthz HTTP/2.0\r\nHost: x\r\n\r\n",
+        b"GET /healthz\r\n\r\n",
+        b"GET http://x/healthz HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"G<T /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /he\x00lthz HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n folded\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost : x\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n",
+        b"POST /v1/exec HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /v1/exec HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n",
+        b"POST /v1/exec HTTP/1.1\r\nHost: x\r\nContent-Length: +1\r\n\r\n",
+        b"POST /v1/exec HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+        b"POST /v1/exec HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /v1/exec HTTP/1.1\r\nHost: x\r\nExpect: miracles\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 101 + b"\r\n",
+        b"GET /" + b"x" * 40000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+def test_doubtful_requests_are_refused_and_the_connection_closed(
+    daemon: Daemon, request_bytes: bytes
+) -> None:
+    answer = daemon.raw(request_bytes)
+    assert answer.startswith(b"HTTP/1.1 400 "), answer
+    assert b"\r\nConnection: close\r\n" in answer
+
+
+@pytest.mark.parametrize(
+    "chunk", [b"g\r\n", b"-1\r\n", b"\r\n", b"3\r\nabcd\r\n", b"1\n", b"1" * 20]
+)
+def test_broken_chunks_are_refused(daemon: Daemon, chunk: bytes) -> None:
+    answer = daemon.raw(
+        head("POST", "/v1/exec", "Transfer-Encoding: chunked") + chunk + b"\r\n" * 9
+    )
+    assert answer.startswith(b"HTTP/1.1 400 "), answer
+
+
+def test_chunked_bodies_are_read(daemon: Daemon) -> None:
+    def body() -> object:
+        yield b'{"argv":'
+        yield b'["echo","x"]}'
+
+    response = daemon.client.post("/v1/exec", content=body())
+    assert response.json()["stdout"] == "x\n"
+
+
+def test_pipelined_requests_are_answered_in_turn(daemon: Daemon) -> None:
+    one = exec_request({"argv": ["echo", "one"]})
+    two = head("GET", "/v1/info", "Connection: close")
+    answer = daemon.raw(one + two)
+    assert answer.count(b"HTTP/1.1 200 OK") == 2
+    assert answer.index(b"one\\n") < answer.index(b"uptime_s")
+
+
+def test_a_connection_is_kept(daemon: Daemon) -> None:
+    with daemon.connect() as sock:
+        for _ in range(3):
+            sock.sendall(head("GET", "/v1/info"))
+            assert b"boot_id" in sock.recv(65536)
+        sock.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert b"Connection: close" in read_all(sock)
+
+
+def test_a_refused_call_with_a_body_gets_its_answer_and_loses_the_connection(
+    daemon: Daemon,
+) -> None:
+    with daemon.connect() as sock:
+        sock.sendall(b"POST /v1/exec HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n")
+        sock.sendall(bytes(3_000_000))
+        answer = read_all(sock)
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert b"Connection: close" in answer
+
+
+def test_too_large_a_body_is_refused_with_the_limit(daemon: Daemon) -> None:
+    answer = daemon.raw(head("POST", "/v1/exec", f"Content-Length: {config.MAX_JSON_BYTES + 1}"))
+    document = json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert document["reason"] == "too_large"
+    assert document["facts"] == {"limit": config.MAX_JSON_BYTES}
+    assert str(config.MAX_JSON_BYTES) in document["detail"]
+
+
+def test_too_large_a_chunked_body_is_refused_too(daemon: Daemon) -> None:
+    piece = b"100000\r\n" + bytes(0x100000) + b"\r\n"
+    with daemon.connect() as sock:
+        sock.sendall(head("POST", "/v1/claim", "Transfer-Encoding: chunked") + piece * 5)
+        assert b"too_large" in read_all(sock)
+
+
+def test_many_callers_at_once(daemon: Daemon) -> None:
+    def call(number: int) -> int:
+        with httpx.Client(
+            base_url=f"http://127.0.0.1:{daemon.port}",
+            headers={"Authorization": f"Bearer {TOKEN}"},
+            verify=False,
+        ) as client:
+            body = {"argv": ["sh", "-c", f"exit {number}"]}
+            return int(client.post("/v1/exec", json=body).json()["exit_code"])
+
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(call, range(64))) == list(range(64))
+
+
+def small(tmp_path: object, **limits: object) -> tuple[str, ...]:
+    """A program that runs the daemon with other limits."""
+    import sys  # noqa: PLC0415
+
+    lines = "".join(f"config.{name} = {value}\n" for name, value in limits.items())
+    script = f"{tmp_path}/small.py"
+    with open(script, "w") as file:
+        file.write(
+            f"import sys\nfrom daemon import config\n{lines}"
+            "from daemon.__main__ import main\nsys.exit(main())\n"
+        )
+    return (sys.executable, script)
+
+
+def test_an_idle_connection_gives_way_to_a_new_one(
+    start: Callable[..., Daemon], tmp_path: object
+) -> None:
+    fresh = start(program=small(tmp_path, MAX_CONNECTIONS=3))
+    idle = [fresh.connect() for _ in range(3)]
+    for sock in idle:
+        sock.sendall(head("GET", "/v1/info"))
+        sock.recv(65536)
+    with fresh.connect() as sock:
+        sock.sendall(head("GET", "/v1/info"))
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200")
+    closed = select.select(idle, [], [], 5)[0]
+    assert [sock.recv(1) for sock in closed] == [b""]
+    for sock in idle:
+        sock.close()
+
+
+def test_too_many_busy_connections_are_turned_away(
+    start: Callable[..., Daemon], tmp_path: object
+) -> None:
+    fresh = start(program=small(tmp_path, MAX_CONNECTIONS=2))
+    busy = [fresh.connect() for _ in range(2)]
+    for sock in busy:
+        sock.sendall(exec_request({"argv": ["sleep", "60"]}))
+    time.sleep(0.2)
+    answer = fresh.raw(head("GET", "/v1/info"))
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    for sock in busy:
+        sock.close()
+    assert wait_until(lambda: b" 200 " in fresh.raw(head("GET", "/v1/info", "Connection: close")))
+
+
+def test_slow_and_idle_connections_are_closed(
+    start: Callable[..., Daemon], tmp_path: object
+) -> None:
+    fresh = start(program=small(tmp_path, HEAD_TIMEOUT_S=0.2, IDLE_TIMEOUT_S=0.4))
+    started = time.monotonic()
+    for opening in (b"", b"GET /healthz HT"):
+        with fresh.connect() as sock:
+            sock.sendall(opening)
+            assert read_all(sock) == b""
+    assert time.monotonic() - started < 3
+
+
+def test_a_body_that_stalls_is_given_up(start: Callable[..., Daemon], tmp_path: object) -> None:
+    fresh = start(program=small(tmp_path, STALL_TIMEOUT_S=0.3))
+    with fresh.connect() as sock:
+        sock.sendall(head("POST", "/v1/claim", "Content-Length: 10") + b"abc")
+        assert read_all(sock) == b""
+
+
+def test_a_reader_that_stalls_is_given_up(start: Callable[..., Daemon], tmp_path: object) -> None:
+    fresh = start(program=small(tmp_path, STALL_TIMEOUT_S=0.3))
+    with open(f"{tmp_path}/big", "wb") as file:
+        file.truncate(50_000_000)
+    with fresh.connect() as sock:
+        sock.sendall(head("GET", f"/v1/files?path={tmp_path}/big"))
+        time.sleep(0.6)
+        assert len(read_all(sock)) < 50_000_000
+    with fresh.connect() as sock:
+        body = {"shell": "head -c 9M /dev/zero"}
+        sock.sendall(exec_request(body))
+        time.sleep(1)
+        assert len(read_all(sock)) < 9_000_000
+
+
+def test_it_does_not_start_without_a_token_or_with_nonsense() -> None:
+    import subprocess  # noqa: PLC0415
+    import sys  # noqa: PLC0415
+
+    for env in (
+        {names.ENV_TOKEN_SHA256: ""},
+        {names.ENV_TOKEN_SHA256: "z" * 64},
+        {names.ENV_PORT: "x"},
+        {names.ENV_PORT: "70000"},
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "daemon"], env=environment(env), capture_output=True, text=True
+        )
+        assert done.returncode == 1
+        assert next(iter(env)) in done.stderr
+    done = subprocess.run(
+        [sys.executable, "-m", "daemon", "dance"], env=environment(), capture_output=True, text=True
+    )
+    assert (done.returncode, "usage" in done.stderr) == (2, True)
+
+
+def test_a_taken_port_is_said(daemon: Daemon) -> None:
+    with pytest.raises(AssertionError, match="cannot serve"):
+        start(env={names.ENV_PORT: str(daemon.port)})
+
+
+def test_threads_end_with_their_connections(daemon: Daemon) -> None:
+    def threads() -> int:
+        return len(os.listdir(f"/proc/{daemon.pid}/task"))
+
+    before = threads()
+    sockets = [daemon.connect() for _ in range(20)]
+    assert wait_until(lambda: threads() >= before + 20)
+    for sock in sockets:
+        sock.close()
+    assert wait_until(lambda: threads() <= before + 1)
+    assert threading.active_count() < 50

@@ -1,0 +1,318 @@
+"""The parts that need no daemon: settings, users, trees, counters, the copy, the kernel's calls."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from daemon import __main__ as command_line
+from daemon import config, delivery, files, kernel, launch, log, outcome, stop, tree, usage, users
+from daemon.launch import StartFailedError
+from daemon.spawn import DirectoryError, Program
+from sandman import names
+from sandman.errors import InternalError, PathDeniedError, SandmanError, UserUnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+from tests.unit.daemon.harness import wait_until
+
+DIGEST = "ab" * 32
+
+
+def test_settings() -> None:
+    found = config.Config.from_env({names.ENV_TOKEN_SHA256: DIGEST.upper()})
+    assert found == config.Config(DIGEST, names.DAEMON_PORT)
+    assert DIGEST not in repr(found)
+
+
+@pytest.fixture
+def accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A passwd and a group file with oddities."""
+    (tmp_path / "passwd").write_bytes(
+        b"# comment\n\nroot:x:0:0:root:/root:/bin/bash\nann:x:1000:1000:A,,,:/home/ann:\n"
+        b"short:x:1\nodd:x:many:1:::\nbig:x:4294967295:1:::\nno\xff:x:7:8::/h\xff:/bin/sh\n"
+    )
+    (tmp_path / "group").write_text(
+        "root:x:0:\nann:x:1000:\ndocker:x:50:bob,ann\nbad:x:y:ann\ndocker2:x:50:ann\n"
+    )
+    monkeypatch.setattr(users, "PASSWD", str(tmp_path / "passwd"))
+    monkeypatch.setattr(users, "GROUP", str(tmp_path / "group"))
+    return iter(())
+
+
+@pytest.mark.usefixtures("accounts")
+def test_users() -> None:
+    ann = users.User("ann", 1000, 1000, (1000, 50), "/home/ann", "")
+    assert users.find("ann") == users.find(1000) == users.find("1000") == ann
+    assert users.find("no\udcff").home == "/h\udcff"
+    assert users.find("odd" if False else 4242) == users.User("4242", 4242, 0, (0,), "/", "")
+    for wanted in ("odd", "big", "nobody", "", 2**32, str(2**32 - 1)):
+        with pytest.raises(UserUnsupportedError):
+            users.find(wanted)
+
+
+def test_users_of_an_image_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users, "PASSWD", "/no/passwd")
+    monkeypatch.setattr(users, "GROUP", "/no/group")
+    assert users.find("root") == users.find(0) == users.User("root", 0, 0, (0,), "/root", "")
+
+
+def row(pid: int, parent: int, session: int = 1, born: float = 100.0) -> tree.Row:
+    """A process."""
+    return tree.Row(pid, parent, session, born)
+
+
+class TestTree:
+    life = tree.Life(10, b"mine", 50.0, None)
+    me = os.getpid()
+
+    def find(
+        self,
+        *rows: tree.Row,
+        others: tuple[tree.Life, ...] = (),
+        known: tuple[int, ...] = (),
+        tags: dict[int, bytes] | None = None,
+    ) -> set[int]:
+        marks = tags or {}
+        return tree.members({r.pid: r for r in rows}, self.life, others, known, marks.get)
+
+    def test_descendants_sessions_and_tags(self) -> None:
+        rows = [row(10, self.me, 10), row(11, 10, 10), row(12, 11, 12), row(13, 1, 10)]
+        rows += [row(14, 1, 14), row(15, 14, 15), row(16, 1, 12), row(17, 1, 17)]
+        assert self.find(*rows, tags={14: b"mine", 17: b"other"}) == {10, 11, 12, 13, 14, 15, 16}
+
+    def test_an_orphan_without_marks_is_ours_when_nobody_else_ran(self) -> None:
+        orphan = row(20, self.me, 20)
+        assert self.find(orphan) == {20}
+        ended = tree.Life(30, b"other", 10.0, 40.0)
+        assert self.find(orphan, others=(ended,)) == {20}
+        running = tree.Life(30, b"other", 10.0, None)
+        assert self.find(orphan, others=(running,)) == set()
+        overlapping = tree.Life(30, b"other", 60.0, 110.0)
+        assert self.find(orphan, others=(overlapping,)) == set()
+        later = tree.Life(30, b"other", 120.0, None)
+        assert self.find(orphan, others=(later,)) == {20}
+
+    def test_an_orphan_from_before_is_not_ours(self) -> None:
+        assert self.find(row(20, self.me, 20, born=40.0)) == set()
+
+    def test_an_orphan_in_anothers_session_is_not_ours(self) -> None:
+        ended = tree.Life(30, b"other", 10.0, 40.0)
+        assert self.find(row(20, self.me, 30), others=(ended,)) == set()
+        assert self.find(row(30, self.me, 30), others=(ended,)) == set()
+
+    def test_who_was_known_stays_known(self) -> None:
+        assert self.find(row(20, 1, 20), row(21, 20, 20), known=(20, 99)) == {20, 21}
+
+    def test_rows_of_odd_names(self) -> None:
+        script = "exec > /proc/self/comm; printf 'a) R 1 (b'; kill -STOP $$"
+        with subprocess.Popen(["bash", "-c", script], start_new_session=True) as child:
+            os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+            assert ") R 1 (" in Path(f"/proc/{child.pid}/stat").read_text()
+            found = (tree.snapshot() or {})[child.pid]
+            child.kill()
+        assert (found.parent, found.session) == (os.getpid(), child.pid)
+        assert abs(found.born - tree.now()) < 20
+
+    def test_without_proc(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(_path: str) -> list[str]:
+            raise FileNotFoundError
+
+        monkeypatch.setattr(os, "listdir", refuse)
+        assert tree.snapshot() is None
+        kernel.hide_descriptors()
+
+    def test_what_cannot_be_read_has_no_tag(self) -> None:
+        assert tree.tag_of(2**22) is None
+        assert tree.tag_of(os.getpid()) is None
+
+
+class Lonely:
+    """A process of which /proc says nothing."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.end: object | None = None
+        self.life = tree.Life(pid, b"x", 0.0, None)
+
+
+def test_a_tree_is_ended_blindly_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "snapshot", lambda: None)
+    argv = ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.02; done"]
+    with subprocess.Popen(argv, start_new_session=True, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"up\n"
+        lonely = Lonely(child.pid)
+        ending = stop.Stop(lonely, list, 0.0)  # type: ignore[arg-type]
+        ending.step(0.0)
+        ending.step(1.0)
+        assert not ending.is_done
+        ending.step(5.0)
+        assert child.wait(5) == -9
+        lonely.end = object()
+        assert wait_until(lambda: ending.step(5.1) or ending.is_done)
+
+
+def test_what_cannot_be_killed_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "snapshot", lambda: {7: row(7, 1, 7)})
+    monkeypatch.setattr(stop, "send", lambda _pid, _number: None)
+    ending = stop.Stop(Lonely(7), list, 0.0)  # type: ignore[arg-type]
+    ending.step(0.0)
+    ending.step(5.0)
+    assert not ending.is_done
+    ending.step(7.1)
+    assert ending.is_done
+    assert outcome.exit_of(Lonely(7)) == (137, 9)  # type: ignore[arg-type]
+
+
+def test_counters_of_both_kinds(tmp_path: Path) -> None:
+    v2 = (str(tmp_path / "memory.events"), str(tmp_path / "cpu.stat"))
+    v1 = (str(tmp_path / "memory.oom_control"), str(tmp_path / "cpu1.stat"))
+    assert usage.Meter(v2, v1).read() == usage.Counters(None, None)
+    (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
+    (tmp_path / "cpu1.stat").write_text("nr_periods 0\nthrottled_time 2500000000\n")
+    assert usage.Meter(v2, v1).read() == usage.Counters(3, 2.5)
+    (tmp_path / "memory.events").write_text("low 0\noom 9\noom_kill 4\n")
+    (tmp_path / "cpu.stat").write_text("usage_usec 5\nthrottled_usec 1500000\n")
+    meter = usage.Meter(v2, v1)
+    assert meter.read() == usage.Counters(4, 1.5)
+    (tmp_path / "memory.events").write_text("oom_kill 5\n")
+    assert meter.read().oom_kills == 5
+    assert outcome.difference(1.5, 1.0) == 0.5
+    assert outcome.difference(None, 1.0) is None
+    assert outcome.is_greater(5, 4) is True
+    assert outcome.is_greater(4, 4) is False
+    assert outcome.is_greater(4, None) is None
+
+
+def test_counters_that_vanish(tmp_path: Path) -> None:
+    meter = usage.Meter((str(tmp_path), str(tmp_path)), (str(tmp_path), str(tmp_path)))
+    assert meter.read() == usage.Counters(None, None)
+
+
+def test_own_peak_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "STATUS", "/no/status")
+    assert not usage.Meter().is_over_own_peak(1)
+    assert usage.Meter().is_over_own_peak(2**40)
+
+
+class TestCopy:
+    def test_copies_the_parts_and_nothing_else(self, tmp_path: Path) -> None:
+        source, target = tmp_path / "root", tmp_path / "volume"
+        for name in ("bin/python3", "lib/python/os.pyc", "app/__main__.pyc", "proc/secret"):
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_text(name)
+        target.mkdir()
+        assert delivery.copy(str(source), str(target)) == (3, 44)
+        assert sorted(os.listdir(target)) == ["app", "bin", "lib"]
+        for path in target.rglob("*"):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o555
+        assert (target / "lib/python/os.pyc").read_text() == "lib/python/os.pyc"
+
+    def test_a_second_run_mends_a_broken_first(self, tmp_path: Path) -> None:
+        source, target = tmp_path / "root", tmp_path / "volume"
+        (source / "bin").mkdir(parents=True)
+        (source / "bin" / "python3").write_text("new")
+        (target / "bin").mkdir(parents=True)
+        (target / "bin" / "python3").write_text("broken")
+        (target / "bin" / "python3.partial").write_text("ne")
+        (target / "bin").chmod(0o555)
+        assert delivery.copy(str(source), str(target)) == (1, 3)
+        assert os.listdir(target / "bin") == ["python3"]
+        assert (target / "bin" / "python3").read_text() == "new"
+
+    def test_the_command(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "root" / "bin").mkdir(parents=True)
+        (tmp_path / "root" / "bin" / "python3").write_text("x")
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "root" / "bin" / "python3"))
+        assert command_line.main(["copy", str(tmp_path / "to")]) == 0
+        assert "copied 1 files" in capfd.readouterr().err
+        (tmp_path / "file").touch()
+        assert command_line.main(["copy", str(tmp_path / "file")]) == 1
+        assert "cannot copy" in capfd.readouterr().err
+
+
+def test_a_broken_log_breaks_nothing() -> None:
+    script = "import os; os.close(2); from daemon import log; log.line('x\\ny')"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+    log.line("")
+
+
+def test_closed_standard_descriptors_are_filled() -> None:
+    script = (
+        "import os\nfrom daemon import kernel\nfor n in (0, 1, 2): os.close(n)\n"
+        "kernel.fill_standard_descriptors()\nfor n in (0, 1, 2): os.fstat(n)\n"
+        "a, b = os.pipe()\nassert min(a, b) > 2\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_inherited_descriptors_are_hidden() -> None:
+    reader, writer = os.pipe()
+    os.set_inheritable(reader, True)
+    kernel.hide_descriptors()
+    assert not os.get_inheritable(reader)
+    os.close(reader)
+    os.close(writer)
+
+
+def test_prctl_with_and_without_the_runtimes_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[int, int]] = []
+    module = types.ModuleType("_sandman")
+    module.prctl = lambda option, value: calls.append((option, value))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "_sandman", module)
+    kernel.harden()
+    assert kernel.adopt_orphans()
+    assert calls == [(kernel.PR_SET_DUMPABLE, 0), (kernel.PR_SET_CHILD_SUBREAPER, 1)]
+
+    def refuse(_option: int, _value: int) -> None:
+        raise OSError(errno.EINVAL, "no")
+
+    module.prctl = refuse  # type: ignore[attr-defined]
+    assert not kernel.prctl(1, 1)
+    monkeypatch.setitem(sys.modules, "_sandman", None)
+    assert not kernel.prctl(1, 1)
+
+
+def explained(error: OSError | DirectoryError, user: users.User | None = None) -> Exception:
+    """What a failure to start becomes."""
+    return launch.explain(error, Program((b"prog",), (b"/nowhere/prog",), b"/cwd", {}, user))
+
+
+def os_error(number: int) -> OSError:
+    """The kernel's refusal."""
+    return OSError(number, os.strerror(number))
+
+
+def test_reasons_for_not_starting() -> None:
+    for number, code, reason in (
+        (errno.ENOENT, 127, "not_found"),
+        (errno.ENOTDIR, 127, "not_found"),
+        (errno.EACCES, 126, "not_executable"),
+        (errno.ENOEXEC, 126, "not_executable"),
+        (errno.EAGAIN, 126, None),
+        (errno.ENOMEM, 126, None),
+    ):
+        found = explained(os_error(number))
+        assert isinstance(found, StartFailedError)
+        assert (found.exit_code, found.reason) == (code, reason)
+    assert isinstance(explained(os_error(errno.EIO)), InternalError)
+    assert isinstance(explained(DirectoryError()), PathDeniedError)
+    user = users.User("ann", 1, 1, (1,), "/", "")
+    assert isinstance(explained(os_error(errno.EPERM), user), UserUnsupportedError)
+
+
+def test_an_errno_that_nobody_foresaw_is_internal() -> None:
+    found = files.translate(OSError(errno.EMFILE, "too many"), b"/x")
+    assert type(found) is SandmanError
+    assert (found.status, found.reason) == (500, "internal")

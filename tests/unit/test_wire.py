@@ -1,0 +1,179 @@
+"""The wire: frames at any split, specifications and results there and back."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandman import wire
+from sandman.errors import BadRequestError
+
+kinds = st.sampled_from(sorted(wire.FRAME_TYPES))
+frames = st.lists(st.tuples(kinds, st.binary(max_size=60)), max_size=12)
+# What can be an argument or a path: any text but NUL, and bytes that are no text.
+texts = st.binary(max_size=20).map(
+    lambda data: data.replace(b"\0", b"x").decode("utf-8", "surrogateescape")
+)
+
+
+def split(data: bytes, cuts: list[int]) -> list[bytes]:
+    """The bytes in pieces."""
+    bounds = [0, *sorted({cut % (len(data) + 1) for cut in cuts}), len(data)]
+    return [data[a:b] for a, b in itertools.pairwise(bounds)]
+
+
+@given(frames, st.lists(st.integers(0, 10**6), max_size=30))
+def test_frames_round_trip_at_any_split(sent: list[tuple[int, bytes]], cuts: list[int]) -> None:
+    data = b"".join(wire.encode_frame(kind, payload) for kind, payload in sent)
+    decoder = wire.FrameDecoder()
+    got = [frame for piece in split(data, cuts) for frame in decoder.feed(piece)]
+    assert got == [wire.Frame(kind, payload) for kind, payload in sent]
+    assert decoder.is_clean
+
+
+@given(frames.filter(bool), st.data())
+def test_a_cut_stream_is_not_clean(sent: list[tuple[int, bytes]], data: st.DataObject) -> None:
+    whole = b"".join(wire.encode_frame(kind, payload) for kind, payload in sent)
+    last = len(wire.encode_frame(*sent[-1]))
+    cut = data.draw(st.integers(len(whole) - last + 1, len(whole) - 1))
+    decoder = wire.FrameDecoder()
+    assert len(list(decoder.feed(whole[:cut]))) == len(sent) - 1
+    assert not decoder.is_clean
+
+
+def test_a_reader_may_stop_within_a_feed_and_go_on() -> None:
+    decoder = wire.FrameDecoder()
+    two = wire.encode_frame(wire.STDIN, b"a") + wire.encode_frame(wire.STDIN, b"b")
+    assert next(decoder.feed(two)).payload == b"a"
+    assert [frame.payload for frame in decoder.feed(b"")] == [b"b"]
+
+
+@pytest.mark.parametrize("header", [(0, 0), (99, 0), (wire.STDOUT, wire.MAX_FRAME_BYTES + 1)])
+def test_what_is_no_frame(header: tuple[int, int]) -> None:
+    with pytest.raises(BadRequestError):
+        list(wire.FrameDecoder().feed(wire.HEADER.pack(*header)))
+
+
+specs = st.builds(
+    wire.ExecSpec,
+    argv=st.lists(texts, min_size=1, max_size=4).filter(lambda a: bool(a[0])).map(tuple),
+    shell=st.none(),
+    cwd=st.none() | texts,
+    env=st.dictionaries(texts.filter(lambda k: k and "=" not in k), texts, max_size=3).map(
+        lambda env: tuple(env.items())
+    ),
+    env_mode=st.sampled_from(["merge", "replace"]),
+    user=st.none() | texts.filter(bool) | st.integers(0, 2**31),
+    stdin=st.none() | st.binary(max_size=50),
+    timeout_s=st.none() | st.floats(0.001, 1e8),
+    merge_stderr=st.booleans(),
+    output_limit=st.integers(0, wire.MAX_OUTPUT_LIMIT),
+    login=st.booleans(),
+    exec_id=st.none() | st.text("abc._-", min_size=1, max_size=64),
+)
+
+
+@given(specs)
+def test_specifications_round_trip(spec: wire.ExecSpec) -> None:
+    assert wire.ExecSpec.from_json(wire.load_object(json.dumps(spec.to_json()).encode())) == spec
+
+
+def test_a_shell_specification_round_trips() -> None:
+    spec = wire.ExecSpec(shell="echo hi", login=True)
+    assert wire.ExecSpec.from_json(spec.to_json()) == spec
+
+
+results = st.builds(
+    wire.ExecResult,
+    exit_code=st.integers(0, 255),
+    signal=st.none() | st.integers(1, 64),
+    timed_out=st.booleans(),
+    start_error=st.none() | st.sampled_from(["not_found", "not_executable"]),
+    stdout=st.binary(max_size=60),
+    stderr=st.binary(max_size=60),
+    stdout_bytes=st.integers(0),
+    oom_killed=st.none() | st.booleans(),
+    wall_s=st.floats(0, 1e6),
+    cpu_s=st.none() | st.floats(0, 1e6),
+    exec_id=st.text("abc"),
+)
+
+
+@given(results)
+def test_results_round_trip(result: wire.ExecResult) -> None:
+    assert wire.ExecResult.from_json(json.loads(json.dumps(result.to_json()))) == result
+
+
+def test_results_pass_over_what_they_do_not_know() -> None:
+    result = wire.ExecResult.from_json({"exit_code": 0, "news": 1})
+    assert (result.exit_code, result.ok) == (0, True)
+    assert not result._replace(timed_out=True).ok
+    assert result._replace(stdout=b"\xff\xc3", stderr=b"\xa9").stdout_text == "\ufffd\ufffd"
+    assert result._replace(stderr=b"\xa9").stderr_text == "\ufffd"
+    assert "stdout" not in result.to_json(streams=False)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "argv"),
+        ({"argv": ["a"], "shell": "b"}, "argv"),
+        ({"argv": []}, "argv"),
+        ({"argv": [""]}, "argv"),
+        ({"argv": "a"}, "argv"),
+        ({"argv": ["a\0"]}, "argv"),
+        ({"argv": ["\ud800"]}, "argv"),
+        ({"argv": [1]}, "argv"),
+        ({"shell": 1}, "shell"),
+        ({"argv": ["a"], "cwd": 1}, "cwd"),
+        ({"argv": ["a"], "env": []}, "env"),
+        ({"argv": ["a"], "env": {"A": 1}}, "env.A"),
+        ({"argv": ["a"], "env_mode": "x"}, "env_mode"),
+        ({"argv": ["a"], "user": ""}, "user"),
+        ({"argv": ["a"], "user": -1}, "user"),
+        ({"argv": ["a"], "user": True}, "user"),
+        ({"argv": ["a"], "stdin": 1}, "stdin"),
+        ({"argv": ["a"], "stdin": "\ud800"}, "stdin"),
+        ({"argv": ["a"], "stdin": "a", "stdin_b64": "YQ=="}, "stdin"),
+        ({"argv": ["a"], "stdin_b64": "?"}, "stdin_b64"),
+        ({"argv": ["a"], "timeout_s": 0}, "timeout_s"),
+        ({"argv": ["a"], "timeout_s": "1"}, "timeout_s"),
+        ({"argv": ["a"], "merge_stderr": 1}, "merge_stderr"),
+        ({"argv": ["a"], "output_limit": -1}, "output_limit"),
+        ({"argv": ["a"], "output_limit": 1.5}, "output_limit"),
+        ({"argv": ["a"], "unknown": 1}, "unknown"),
+    ],
+)
+def test_a_refusal_names_the_field(body: dict[str, object], field: str) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        wire.ExecSpec.from_json(body)
+    assert caught.value.field == field
+    assert field.partition(".")[0] in caught.value.detail
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"1", b"{", b"\xff", b"[" * 200_000])
+def test_what_is_no_object(data: bytes) -> None:
+    with pytest.raises(BadRequestError):
+        wire.load_object(data)
+
+
+def test_stdin_as_text_or_base64() -> None:
+    encoded = base64.b64encode(b"\xff\0").decode()
+    assert wire.ExecSpec.from_json({"argv": ["a"], "stdin_b64": encoded}).stdin == b"\xff\0"
+    assert wire.ExecSpec.from_json({"argv": ["a"], "stdin": "é"}).stdin == "é".encode()
+
+
+def test_claims_and_infos_round_trip() -> None:
+    claim = wire.Claim("c", "boot", (("A", "b"),), "/w", 7)
+    assert wire.Claim.from_json(claim.to_json()) == claim
+    assert wire.Claim.from_json({"claim_id": "c"}) == wire.Claim("c")
+    for bad in ({}, {"claim_id": ""}, {"claim_id": "c", "more": 1}):
+        with pytest.raises(BadRequestError):
+            wire.Claim.from_json(bad)
+    info = wire.Info("boot", "1", "c", 1.5, "/w", 1, 2, 3)
+    assert wire.Info.from_json({**info.to_json(), "news": 1}) == info
