@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import subprocess
 import sys
@@ -116,8 +117,8 @@ async def test_told_to_stop_before_there_is_a_certificate_it_ends(autojump_clock
 
 @pytest.mark.timeout(60)
 def test_the_program_names_the_setting_that_is_missing():
-    ended = subprocess.run(
-        [sys.executable, "-m", "webhook"], env={}, capture_output=True, text=True, check=False
-    )
+    environment = {name: value for name, value in os.environ.items() if "SANDMAN" not in name}
+    command = [sys.executable, "-m", "webhook"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert "SANDMAN_WEBHOOK_DAEMON_IMAGE must name the image" in ended.stderr
