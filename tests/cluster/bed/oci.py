@@ -49,17 +49,7 @@ def write_layout(
     shutil.rmtree(working, ignore_errors=True)
     blobs = working / "blobs" / "sha256"
     blobs.mkdir(parents=True)
-    descriptors = [_add_layer(blobs, layer) for layer in layers]
-    diff_ids = [layer.diff_id for layer in layers]
-    config = {
-        "architecture": "amd64",
-        "os": "linux",
-        "config": settings,
-        "rootfs": {"type": "layers", "diff_ids": diff_ids},
-    }
-    manifest = {"schemaVersion": 2, "mediaType": _MANIFEST, "layers": descriptors}
-    manifest["config"] = _add_json(blobs, config, _CONFIG)
-    entry = _add_json(blobs, manifest, _MANIFEST)
+    entry = _add_image(blobs, layers, settings)
     # The first is what skopeo looks for, the second what containerd calls the image on import.
     entry["annotations"] = {
         "org.opencontainers.image.ref.name": "1",
@@ -74,6 +64,21 @@ def write_layout(
 def write_archive(layout: Path, target: Path) -> None:
     """The same image as one file, as `ctr images import` wants it."""
     run(["tar", "-C", layout, "-cf", target, "."])
+
+
+def _add_image(
+    blobs: Path, layers: Sequence[Layer], settings: Mapping[str, object]
+) -> dict[str, object]:
+    """Write layers, configuration and manifest; returns the manifest's descriptor."""
+    rootfs = {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]}
+    config = {"architecture": "amd64", "os": "linux", "config": settings, "rootfs": rootfs}
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": _MANIFEST,
+        "config": _add_json(blobs, config, _CONFIG),
+        "layers": [_add_layer(blobs, layer) for layer in layers],
+    }
+    return _add_json(blobs, manifest, _MANIFEST)
 
 
 def _add_layer(blobs: Path, layer: Layer) -> dict[str, object]:
