@@ -1,8 +1,9 @@
 """Serves an ASGI application over HTTPS or HTTP, on trio. Which server does it is known here alone.
 
-HTTP itself is anycorn's; connections are ours. Its own `serve` closes an idle TLS connection by
-waiting, shielded, for the other end's goodbye, and sends shielded without a limit: either keeps it
-from ever stopping. Here each accepted socket is known, so that the stop can cut what does not end:
+HTTP itself is anycorn's; connections are ours. Its own `serve` sends shielded and without a limit, so
+that a client which takes no data keeps it from ever stopping; keeps the connection of a client that left
+until the idle limit; and reads its certificate once. Here each accepted socket is known, so that the
+stop can cut what does not end:
 
     stop is set ──▶ lame duck: all goes on, answers say `Connection: close`
                 ──▶ no more accepts; idle connections close; requests get `grace_s`
@@ -62,8 +63,8 @@ class Settings:
         stalled_s: seconds after which a peer that takes no data, or does not acknowledge any, is
             dead (TCP_USER_TIMEOUT). Long: a trainer that is busy elsewhere stops reading for a while.
         handshake_s: seconds for a TLS handshake.
-        max_connections: open connections; more wait in the backlog. A connection costs 25 KB, with
-            TLS 60 KB.
+        max_connections: open connections; more wait in the backlog. An idle one costs about
+            25 KB, with TLS 40 KB.
         max_head_bytes: of a request's line and headers; one read of 64 KiB more may pass.
         max_body_bytes: of a request's body, 413 beyond; None leaves it to the application.
         requests_per_connection: after so many a connection is closed, so that clients spread anew
@@ -189,8 +190,8 @@ def _is_of_connection(error: BaseException) -> bool:
 class _SecureStream(anyio.streams.tls.TLSStream):
     """TLS without goodbyes, whose `send` fails as the server expects it when the peer is gone.
 
-    HTTP says itself where a message ends; and to wait for the other end's goodbye is to wait for a
-    pooled connection that nobody reads from.
+    HTTP says itself where a message ends; and to wait for the other end's goodbye could be to wait for
+    a pooled connection that nobody reads from.
     """
 
     async def send(self, item: bytes) -> None:

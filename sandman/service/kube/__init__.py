@@ -5,8 +5,14 @@
         await api.patch_json(kube.PODS, "name", [{"op": "test", …}, …], namespace="x")
 
 Own code, because the official client is synchronous and slow to decode, and none of the
-asynchronous ones runs on trio with sound watches (docs: research notes). It must not know what
-Sandman is: no labels, no pools.
+asynchronous ones runs on trio with sound watches. It must not know what Sandman is: no labels, no
+pools.
+
+    client      calls: what is sent, what is raised      reflector   list and watch, for ever
+    transport   a bounded pool of connections            watch       what a watch means; pure
+    connection  one HTTP/1.1 connection                  retry       when to try again; pure
+    resources   where kinds live in the API              objects     typed subsets of the kinds
+    config      kubeconfig, or the pod's own account     errors      the tree of all failures
 """
 
 from __future__ import annotations

@@ -134,11 +134,7 @@ class Driver(Generic[K]):
     def _listed(self, item: K) -> Iterator[Change[K]]:
         self._seen.add(_key(item))
         known = self._known.get(_key(item))
-        if (
-            known is None
-            or known.metadata.uid != item.metadata.uid
-            or known.metadata.resource_version != item.metadata.resource_version
-        ):
+        if known is None or _identity(known) != _identity(item):
             yield from self._upsert(item)
 
     def _end_of_list(self, version: str) -> Iterator[Change[K]]:

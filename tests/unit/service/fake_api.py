@@ -45,13 +45,15 @@ class Seen:
 
 @dataclasses.dataclass
 class Answer:
-    """What to send back. `chunks` is a stream; `cut` closes the connection in the middle."""
+    """What to send back. `chunks` is a stream; `cut` closes the connection in the middle,
+    `then_close` after the whole, without a word."""
 
     status: int = 200
     body: object = None
     headers: dict[str, str] = dataclasses.field(default_factory=dict)
     chunks: AsyncGenerator[bytes, None] | None = None
     cut: bool = False
+    then_close: bool = False
     raw: bytes | None = None
 
 
@@ -131,7 +133,7 @@ class FakeApi:
         data = http.send(h11.Response(status_code=answer.status, headers=headers))
         data += http.send(h11.Data(data=body)) + http.send(h11.EndOfMessage())
         await stream.send_all(data)
-        return True
+        return not answer.then_close
 
 
 @contextlib.asynccontextmanager

@@ -91,7 +91,7 @@ async def serving(
         server.certificate = certificate
         yield server
         stop.set()
-        with trio.fail_after(5):
+        with trio.fail_after(10):
             await server.ended.wait()
 
 
@@ -188,7 +188,7 @@ async def test_a_failed_handshake_and_a_fault_in_the_app_harm_nobody_else(pki, c
 async def test_a_handshake_that_does_not_come_is_given_up(pki):
     async with serving(hello, pki, https.Settings(handshake_s=0.1, grace_s=1)) as server:
         silent = await trio.open_tcp_stream("127.0.0.1", server.port)
-        with trio.fail_after(2), contextlib.suppress(trio.BrokenResourceError):
+        with trio.fail_after(10), contextlib.suppress(trio.BrokenResourceError):
             assert await silent.receive_some() == b""
         await silent.aclose()
 
@@ -201,7 +201,7 @@ async def test_an_idle_connection_is_closed_though_the_client_says_no_goodbye(pk
         await read_answer(stream)
         raw = stream.transport_stream.socket
         # Read below TLS: the end of the TCP stream must come without our answering anything.
-        with trio.fail_after(2):
+        with trio.fail_after(10):
             while await raw.recv(65536):
                 pass
         await trio.aclose_forcefully(stream)
@@ -214,7 +214,7 @@ async def test_a_head_that_is_too_long_is_refused_and_one_that_never_ends_is_cut
             answer = await client.get("/", headers={"x": "y" * 300_000})
             assert answer.status_code == 431
         slow = await server.connect()
-        with trio.fail_after(2):
+        with trio.fail_after(10):
             await slow.send_all(b"GET / HTTP/1.1\r\n")
             with contextlib.suppress(trio.BrokenResourceError):
                 while await slow.receive_some():
@@ -234,7 +234,7 @@ async def test_connections_over_the_limit_wait():
             await second.receive_some()
         assert waiting.cancelled_caught
         await first.aclose()
-        with trio.fail_after(2):
+        with trio.fail_after(10):
             assert (await read_answer(second)).endswith(b"hello")
         await second.aclose()
 
@@ -400,7 +400,7 @@ async def test_a_handler_ends_when_its_caller_goes(pki, secure, body):
         stream = await server.connect()
         head = f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
         await stream.send_all(head.encode() + body)
-        with trio.fail_after(2):
+        with trio.fail_after(10):
             await handler.started.wait()
             await trio.aclose_forcefully(stream)
             await handler.ended.wait()
@@ -415,7 +415,7 @@ async def test_a_handler_ends_when_its_caller_resets(pki):
         await handler.started.wait()
         raw = stream.transport_stream.socket
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
-        with trio.fail_after(2):
+        with trio.fail_after(10):
             await trio.aclose_forcefully(stream)
             await handler.ended.wait()
 
@@ -426,7 +426,7 @@ async def test_a_streaming_handler_ends_when_its_caller_goes(pki):
         stream = await server.connect()
         await stream.send_all(REQUEST)
         assert await stream.receive_some(1000)
-        with trio.fail_after(2):
+        with trio.fail_after(10):
             await trio.aclose_forcefully(stream)
             await handler.ended.wait()
 
@@ -444,7 +444,7 @@ async def test_what_follows_the_answer_is_not_cancelled(pki):
         await stream.send_all(REQUEST)
         await read_answer(stream)
         await trio.aclose_forcefully(stream)
-        with trio.fail_after(2):
+        with trio.fail_after(10):
             await done.wait()
 
 
@@ -459,12 +459,12 @@ async def test_a_lame_duck_serves_and_says_so(pki):
         await trio.sleep(0.05)
         await stream.send_all(REQUEST)
         assert b"connection: close" in (await read_answer(stream)).lower()
-        with trio.fail_after(2):
+        with trio.fail_after(10):
             assert await stream.receive_some() == b""
         await trio.aclose_forcefully(stream)
         late = await server.connect()  # still accepted
         await trio.aclose_forcefully(late)
-        with trio.fail_after(2):
+        with trio.fail_after(10):
             await server.ended.wait()
         with pytest.raises(OSError, match=r"refused|multiple|all attempts"):
             await server.connect()
@@ -477,7 +477,7 @@ async def test_idle_connections_do_not_hold_the_stop_up(pki):
         await read_answer(idle)
         fresh = await server.connect()
         server.stop.set()
-        with trio.fail_after(2):
+        with trio.fail_after(10):
             await server.ended.wait()
         await trio.aclose_forcefully(idle)
         await trio.aclose_forcefully(fresh)
@@ -501,7 +501,7 @@ async def test_a_request_in_flight_may_end_and_a_long_one_is_cancelled(pki):
         server.stop.set()
         assert b"connection: close" in (await read_answer(short)).lower()
         assert not long.ended.is_set()
-        with trio.fail_after(3):
+        with trio.fail_after(10):
             await server.ended.wait()
         assert long.how == "cancelled"
         await trio.aclose_forcefully(short)
@@ -519,7 +519,7 @@ async def test_a_client_that_does_not_read_does_not_hold_the_stop_up(pki, secure
         await handler.started.wait()
         await trio.sleep(0.3)  # until the buffers are full
         server.stop.set()
-        with trio.fail_after(3):
+        with trio.fail_after(10):
             await server.ended.wait()
         await trio.aclose_forcefully(stream)
 
@@ -529,7 +529,7 @@ async def test_cancelling_the_server_stops_it_at_once(pki):
     stop = trio.Event()
     certificate = tls.Certificate(*pki.issue("127.0.0.1"))
     settings = https.Settings(cut_after_s=0.2)
-    with trio.fail_after(5):
+    with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
 
             async def run(*, task_status) -> None:
@@ -561,7 +561,7 @@ async def test_the_peer_that_acknowledges_nothing_is_given_up(pki):
 
 async def test_a_signal_sets_the_stop():
     stop = trio.Event()
-    with trio.fail_after(2):
+    with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
             await nursery.start(https.stop_on_signals, stop)
             os.kill(os.getpid(), signal.SIGTERM)

@@ -14,7 +14,7 @@ import trio
 import trustme
 
 from sandman.service import https, kube, tls
-from sandman.service.kube import client, retry
+from sandman.service.kube import client, retry, transport
 from tests.unit.service.fake_api import Answer, pod, serving, status
 
 
@@ -322,7 +322,7 @@ async def test_cancelled_calls_leave_nothing_behind():
                     for _ in range(6):
                         nursery.start_soon(call)
         api.delay_s = 0
-        with trio.fail_after(2):
+        with trio.fail_after(10):
             await client.get(kube.PODS, "a", namespace="x")
         assert client.statistics() == {"in_flight": 0, "waiting": 0, "idle": 1}
 
@@ -334,6 +334,29 @@ async def test_a_connection_that_the_server_closed_is_not_used_again():
             await client.patch_merge(kube.PODS, "a", {}, namespace="x")
         assert Counter(seen.method for seen in api.seen) == {"PATCH": 3}
         assert api.connections == 3
+
+
+async def test_a_connection_that_died_while_idle_is_not_used_again():
+    async with serving() as (api, client):
+        api.answer_with(Answer(body=pod("a"), then_close=True))
+        for _ in range(3):
+            await client.patch_merge(kube.PODS, "a", {}, namespace="x")
+            with trio.fail_after(10):
+                while api.open:
+                    await trio.sleep(0.01)
+        assert api.connections == 3
+
+
+async def test_a_connection_that_was_idle_for_long_is_closed(monkeypatch):
+    monkeypatch.setattr(transport, "KEEPALIVE_EXPIRY_S", 0.05)
+    async with serving() as (api, client):
+        for _ in range(2):
+            await client.get(kube.PODS, "a", namespace="x")
+        assert api.connections == 1
+        await trio.sleep(0.1)
+        await client.get(kube.PODS, "a", namespace="x")
+        assert api.connections == 2
+        assert client.statistics()["idle"] == 1
 
 
 # --- tokens --------------------------------------------------------------------------------------

@@ -420,7 +420,7 @@ async def test_ends_when_nobody_reads(autojump_clock):
     made = kube.Reflector(Script(Store()), kube.PODS)
     send, receive = trio.open_memory_channel(0)
     receive.close()
-    with trio.fail_after(5):
+    with trio.fail_after(10):
         await made.run(send)
 
 
@@ -456,7 +456,7 @@ async def test_over_http():
         send, receive = trio.open_memory_channel(4)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(made.run, send)
-            with trio.fail_after(5):
+            with trio.fail_after(10):
                 reader.apply(await receive.receive())
                 reader.apply(await receive.receive())
                 long = pod("b", big="x" * 200_000)
@@ -473,7 +473,7 @@ async def test_over_http():
             # The watch has a connection of its own, which a cancelled reader closes at once.
             assert api.connections == 2
             nursery.cancel_scope.cancel()
-        with trio.fail_after(2):
+        with trio.fail_after(10):
             while api.open > 1:  # the fake notices when it sends
                 await lines[0].send(b"\n")
                 await trio.sleep(0.01)
