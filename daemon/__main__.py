@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
-from daemon import log
-from daemon.config import ConfigError
+from daemon import config, kernel, log
 
 _USAGE = "usage: serve | copy TARGET"
 
@@ -24,14 +24,21 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _serve() -> int:
-    # Imported here: `copy` needs none of it.
-    from daemon.serve import serve  # noqa: PLC0415
+    """Listen, and only then load the greater part."""
+    from daemon.listener import listen  # noqa: PLC0415 - `copy` needs none of it
 
+    kernel.fill_standard_descriptors()
     try:
-        return serve()
-    except (ConfigError, OSError) as error:
+        settings = config.Config.from_env(os.environ)
+        sock = listen(settings.port)
+    except (config.ConfigError, OSError) as error:
         log.line(f"cannot serve: {error}")
         return 1
+    log.line(f"listens on port {sock.getsockname()[1]}")
+
+    from daemon.serve import serve  # noqa: PLC0415
+
+    return serve(settings, sock)
 
 
 def _copy(target: str) -> int:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Self
+from collections.abc import Mapping  # noqa: TC003 - `typing` would come too early: see `listener`
 
 from sandman import names
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MAX_HEAD_BYTES = 32 * 1024
 """A path of 4096 bytes, each percent-encoded, twice over, and headers."""
@@ -35,14 +32,17 @@ class ConfigError(Exception):
     """A setting is missing or malformed; the text names the variable."""
 
 
-class Config(NamedTuple):
-    """How this daemon was told to run."""
+class Config:
+    """How this daemon was told to run. Not a NamedTuple: see `listener`."""
 
-    token_sha256: str
-    port: int = names.DAEMON_PORT
+    __slots__ = ("port", "token_sha256")
+
+    def __init__(self, token_sha256: str, port: int = names.DAEMON_PORT) -> None:
+        self.token_sha256 = token_sha256
+        self.port = port
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str]) -> Self:
+    def from_env(cls, environ: Mapping[str, str]) -> Config:
         """Read and check the settings.
 
         Raises:

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import os
 
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
+
+_OOM_STEP = 100
+"""A tenth of all memory, in the kernel's reckoning: more than this daemon ever takes."""
 
 
 def prctl(option: int, value: int) -> bool:
@@ -34,33 +35,29 @@ def harden() -> None:
     prctl(PR_SET_DUMPABLE, 0)
 
 
-def offer_to_oom_killer(pid: int) -> None:
+def likelier_oom_score() -> int:
+    """The `oom_score_adj` for commands: above this daemon's own."""
+    try:
+        with open("/proc/self/oom_score_adj", "rb") as file:  # noqa: PTH123
+            return min(1000, int(file.read()) + _OOM_STEP)
+    except OSError:
+        return _OOM_STEP
+
+
+def offer_to_oom_killer(pid: int, score: int) -> None:
     """Let a command, with all that it starts from now on, be chosen before this daemon is.
 
     When the daemon dies the sandbox is lost; when the command dies its caller learns why. To make
-    oneself a likelier victim needs no capability.
+    a process a likelier victim needs no capability.
     """
     try:
         file = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY)
     except OSError:
         return
-    with contextlib.suppress(OSError):
-        os.write(file, b"%d" % min(1000, _own_oom_score() + _OOM_STEP))
-    os.close(file)
-
-
-_OOM_STEP = 100
-"""A tenth of all memory, in the kernel's reckoning: more than this daemon ever takes."""
-
-
-@functools.cache
-def _own_oom_score() -> int:
     try:
-        file = os.open("/proc/self/oom_score_adj", os.O_RDONLY)
+        os.write(file, b"%d" % score)
     except OSError:
-        return 0
-    try:
-        return int(os.read(file, 16))
+        pass  # it is another user's by now, or gone
     finally:
         os.close(file)
 

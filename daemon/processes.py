@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sandman.wire import ExecSpec
 
 _FIONREAD = 0x541B
+NULL = "/dev/null"
 _NULL_DEVICE = os.makedev(1, 3)
 _ID_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 MAX_ENDED = 1024
@@ -193,6 +194,7 @@ class Processes:
         self._ended: dict[str, tree.Life | None] = {}
         self._lock = threading.Lock()
         self._count = 0
+        self._oom_score = kernel.likelier_oom_score()
 
     @property
     def boot_id(self) -> str:
@@ -246,7 +248,7 @@ class Processes:
                 stderr = _open_stream(process, "stderr", limit, child)
             fds = Descriptors(stdin, stdout, stderr)
             process.pid = spawn(program, fds, self._reaper, process.on_end)
-            kernel.offer_to_oom_killer(process.pid)
+            kernel.offer_to_oom_killer(process.pid, self._oom_score)
             if process.stdin is not None:
                 process.stdin.feed(spec.stdin or b"")
         finally:
@@ -294,7 +296,7 @@ def _open_null() -> int | None:
     directory when stdin is a pipe.
     """
     try:
-        fd = os.open("/dev/null", os.O_RDWR)
+        fd = os.open(NULL, os.O_RDWR)
     except OSError:
         return None
     found = os.fstat(fd)

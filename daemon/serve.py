@@ -1,4 +1,4 @@
-"""Composition root: listens, builds the rest, serves until SIGTERM."""
+"""Composition root: builds the parts, starts the threads, serves until SIGTERM."""
 
 # ruff: noqa: PTH109
 # pathlib costs 5 ms at each pod's start.
@@ -6,28 +6,23 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-from daemon import init, kernel, log
+from daemon import init, kernel
 from daemon.config import Config, command_environment
 from daemon.front import Front
-from daemon.server import Server, listen
+from daemon.server import Server
+
+if TYPE_CHECKING:
+    import socket
 
 
-def serve() -> int:
-    """Run the daemon until it is told to end; the exit code.
-
-    Raises:
-        ConfigError: a setting is missing or malformed.
-        OSError: the port cannot be had.
-    """
-    config = Config.from_env(os.environ)
-    kernel.fill_standard_descriptors()
+def serve(config: Config, sock: socket.socket) -> int:
+    """Serve on this socket until told to end; the exit code."""
     kernel.hide_descriptors()
     asked = init.block_signals()
-    sock = listen(config.port)
     front = Front()
     Server(sock, front.handle).start()
-    log.line(f"listens on port {sock.getsockname()[1]}")
     reaper = init.Reaper()
     boot_id = _open(front, config, reaper)
     init.serve_signals(reaper, asked)

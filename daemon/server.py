@@ -1,8 +1,7 @@
-"""Sockets and threads: listens, and gives each connection a thread, within bounds."""
+"""Threads: gives each connection one, within bounds."""
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
 import time
@@ -18,26 +17,10 @@ if TYPE_CHECKING:
 
 _STACK_BYTES = 1024 * 1024
 """musl gives a thread 128 KiB, which a deeply nested JSON body would overrun: that ends PID 1."""
-_BACKLOG = 512
 _BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
     b"Content-Length: 0\r\n\r\n"
 )
-
-
-def listen(port: int) -> socket.socket:
-    """A socket that takes IPv4 and IPv6, or IPv4 alone where the kernel has no other."""
-    try:
-        sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        address = "::"
-    except OSError:
-        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        address = "0.0.0.0"  # noqa: S104 - the pod's address; the network policy says who may come
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.bind((address, port))
-    sock.listen(_BACKLOG)
-    return sock
 
 
 class Server:
@@ -98,10 +81,12 @@ class Server:
 
 
 def _turn_away(sock: socket.socket) -> None:
-    sock.setblocking(False)
-    with contextlib.suppress(OSError):
-        sock.send(_BUSY)
-    sock.close()
+    with sock:
+        sock.setblocking(False)
+        try:
+            sock.send(_BUSY)
+        except OSError:
+            return
 
 
 def _tune(sock: socket.socket) -> None:

@@ -192,6 +192,17 @@ def read_all(sock: socket.socket) -> bytes:
     return bytes(data)
 
 
+def names_in(directory: object) -> list[str]:
+    """The names in a directory, sorted."""
+    return sorted(path.name for path in Path(str(directory)).iterdir())
+
+
+def peak_kib(daemon: Daemon) -> int:
+    """The most memory that the daemon has had."""
+    lines = Path(f"/proc/{daemon.pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+
+
 def children_of(pid: int) -> list[int]:
     """Direct children, as the outer pid namespace numbers them."""
     return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -17,6 +17,7 @@ from tests.unit.daemon.harness import (
     exec_request,
     head,
     joined,
+    peak_kib,
     problem,
     read_all,
 )
@@ -56,9 +57,7 @@ def test_20_memory_stays_bounded(start: Callable[..., Daemon]) -> None:
     result = fresh.sh("head -c 300M /dev/zero", output_limit=MIB)
     assert result.stdout_bytes == 300 * MIB
     assert len(result.stdout) == MIB
-    with open(f"/proc/{fresh.pid}/status") as status:
-        peak = next(line for line in status if line.startswith("VmHWM"))
-    assert int(peak.split()[1]) < 60 * 1024
+    assert peak_kib(fresh) < 60 * 1024
 
 
 def test_20_nothing_is_kept_with_a_limit_of_zero(daemon: Daemon) -> None:
@@ -160,9 +159,7 @@ def test_07_framed_stdin_is_streamed(start: Callable[..., Daemon]) -> None:
     response = fresh.upload(framed(*[block] * 60, argv=["sha256sum"]))
     result = wire.ExecResult.from_json(response.json())
     assert result.stdout.split()[0].decode() == hashlib.sha256(block * 60).hexdigest()
-    with open(f"/proc/{fresh.pid}/status") as status:
-        peak = next(line for line in status if line.startswith("VmHWM"))
-    assert int(peak.split()[1]) < 60 * 1024
+    assert peak_kib(fresh) < 60 * 1024
 
 
 def test_07_framed_stdin_and_framed_output(daemon: Daemon) -> None:

@@ -6,9 +6,12 @@ import json
 import os
 import select
 import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
@@ -22,6 +25,7 @@ from tests.unit.daemon.harness import (
     environment,
     exec_request,
     head,
+    names_in,
     problem,
     read_all,
     start,
@@ -217,16 +221,14 @@ def test_many_callers_at_once(daemon: Daemon) -> None:
 
 def small(tmp_path: object, **limits: object) -> tuple[str, ...]:
     """A program that runs the daemon with other limits."""
-    import sys  # noqa: PLC0415
 
     lines = "".join(f"config.{name} = {value}\n" for name, value in limits.items())
-    script = f"{tmp_path}/small.py"
-    with open(script, "w") as file:
-        file.write(
-            f"import sys\nfrom daemon import config\n{lines}"
-            "from daemon.__main__ import main\nsys.exit(main())\n"
-        )
-    return (sys.executable, script)
+    script = Path(str(tmp_path)) / "small.py"
+    script.write_text(
+        f"import sys\nfrom daemon import config\n{lines}"
+        "from daemon.__main__ import main\nsys.exit(main())\n"
+    )
+    return (sys.executable, str(script))
 
 
 def test_an_idle_connection_gives_way_to_a_new_one(
@@ -282,8 +284,9 @@ def test_a_body_that_stalls_is_given_up(start: Callable[..., Daemon], tmp_path: 
 
 def test_a_reader_that_stalls_is_given_up(start: Callable[..., Daemon], tmp_path: object) -> None:
     fresh = start(program=small(tmp_path, STALL_TIMEOUT_S=0.3))
-    with open(f"{tmp_path}/big", "wb") as file:
-        file.truncate(50_000_000)
+    big = Path(str(tmp_path)) / "big"
+    big.touch()
+    os.truncate(big, 50_000_000)
     with fresh.connect() as sock:
         sock.sendall(head("GET", f"/v1/files?path={tmp_path}/big"))
         time.sleep(0.6)
@@ -296,8 +299,6 @@ def test_a_reader_that_stalls_is_given_up(start: Callable[..., Daemon], tmp_path
 
 
 def test_it_does_not_start_without_a_token_or_with_nonsense() -> None:
-    import subprocess  # noqa: PLC0415
-    import sys  # noqa: PLC0415
 
     for env in (
         {names.ENV_TOKEN_SHA256: ""},
@@ -306,12 +307,20 @@ def test_it_does_not_start_without_a_token_or_with_nonsense() -> None:
         {names.ENV_PORT: "70000"},
     ):
         done = subprocess.run(
-            [sys.executable, "-m", "daemon"], env=environment(env), capture_output=True, text=True
+            [sys.executable, "-m", "daemon"],
+            env=environment(env),
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 1
         assert next(iter(env)) in done.stderr
     done = subprocess.run(
-        [sys.executable, "-m", "daemon", "dance"], env=environment(), capture_output=True, text=True
+        [sys.executable, "-m", "daemon", "dance"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, "usage" in done.stderr) == (2, True)
 
@@ -323,7 +332,7 @@ def test_a_taken_port_is_said(daemon: Daemon) -> None:
 
 def test_threads_end_with_their_connections(daemon: Daemon) -> None:
     def threads() -> int:
-        return len(os.listdir(f"/proc/{daemon.pid}/task"))
+        return len(names_in(f"/proc/{daemon.pid}/task"))
 
     before = threads()
     sockets = [daemon.connect() for _ in range(20)]

@@ -1,0 +1,293 @@
+"""Faults of the daemon itself, and of what it stands on: they stay small."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from daemon import listener, outcome, processes, server, tree
+from daemon.connection import CallerGoneError, Exchange
+from daemon.drain import Drain
+from daemon.http1 import Head
+from daemon.init import Ended, Reaper
+from daemon.processes import Process, Processes, Stdin, Stream
+from daemon.state import Sandbox
+from daemon.usage import Meter
+from sandman import wire
+from sandman.errors import BadRequestError
+from tests.unit.daemon.harness import Daemon, exec_request, joined, problem, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def broken(tmp_path: Path, patch: str) -> tuple[str, ...]:
+    """A program that runs a daemon with a fault built in."""
+    script = tmp_path / "broken.py"
+    script.write_text(f"import sys\n{patch}\nfrom daemon.__main__ import main\nsys.exit(main())\n")
+    return (sys.executable, str(script))
+
+
+FAULTY_LOOP = """
+from daemon import attach
+attach.Attachment._is_over = lambda self, now: [][len(self._process.streams["stdout"].log.kept)]
+"""
+
+
+def test_a_fault_of_ours_is_internal_logged_and_ends_the_command(
+    start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    fresh = start(program=broken(tmp_path, FAULTY_LOOP))
+    found = problem(fresh.post({"argv": ["sleep", "60"]}))
+    assert (found["status"], found["reason"], found["cause"]) == (500, "internal", "infrastructure")
+    assert wait_until(lambda: any("IndexError" in line for line in fresh.lines))
+    assert fresh.client.get("/v1/info").json()["running"] == 0
+
+
+FAULTY_LATER = """
+from daemon import attach
+step = attach.Attachment._keep_time
+def keep_time(self, now):
+    step(self, now)
+    if self._process.streams["stdout"].log.total:
+        raise RuntimeError("boom")
+attach.Attachment._keep_time = keep_time
+"""
+
+
+def test_a_fault_within_a_live_answer_is_an_error_frame(
+    start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    fresh = start(program=broken(tmp_path, FAULTY_LATER))
+    frames = fresh.frames(shell="echo x; sleep 60")
+    assert joined(frames, wire.STDOUT) == b"x\n"
+    assert frames[-1].type == wire.ERROR
+    assert json.loads(frames[-1].payload)["reason"] == "internal"
+
+
+def test_frames_need_http_1_1(daemon: Daemon) -> None:
+    request = exec_request({"argv": ["true"]}, "Accept: application/vnd.sandman.frames")
+    answer = daemon.raw(request.replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+    assert b"HTTP/1.1 400" in answer
+
+
+class TestServer:
+    def test_ipv4_alone_where_there_is_no_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        real = socket.socket
+
+        def make(family: int = socket.AF_INET, *rest: int) -> socket.socket:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, "no")
+            return real(family, *rest)
+
+        monkeypatch.setattr(listener.socket, "socket", make)
+        with listener.listen(0) as sock:
+            assert sock.family == socket.AF_INET
+
+    def test_out_of_descriptors_it_waits(
+        self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        naps: list[float] = []
+
+        class Sock:
+            def accept(self) -> object:
+                if naps:
+                    raise SystemExit
+                raise OSError(errno.EMFILE, "too many")
+
+        monkeypatch.setattr(server.time, "sleep", naps.append)
+        with pytest.raises(SystemExit):
+            server.Server(Sock(), print)._run()  # type: ignore[arg-type]
+        assert naps
+        assert "too many" in capfd.readouterr().err
+
+    def test_without_a_thread_the_caller_is_turned_away(
+        self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        def refuse(_self: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        ours, theirs = socket.socketpair()
+        one = server.Server(ours, print)
+        one._admit(ours)
+        assert theirs.recv(100).startswith(b"HTTP/1.1 503")
+        assert not one._connections
+        assert "no thread" in capfd.readouterr().err
+        ours, gone = socket.socketpair()
+        gone.close()
+        one._admit(ours)
+        theirs.close()
+
+    def test_a_socket_that_takes_no_options(self) -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            server._tune(ours)
+
+    def test_a_connection_that_ended_by_itself_is_closed_idle(self) -> None:
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        ours.close()
+        server.Connection(ours, print).close_idle()
+
+
+def test_a_reader_that_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("daemon.config.STALL_TIMEOUT_S", 0.05)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        exchange = Exchange(ours, Head("GET", "/", "", {}, 0, keep_alive=True))
+        ours.setblocking(False)
+        with pytest.raises(CallerGoneError):
+            exchange.send(bytes(10_000_000))
+        with pytest.raises(CallerGoneError):
+            exchange.wait_writable()
+
+
+def test_a_retry_after_travels_as_a_header(daemon: Daemon) -> None:
+    from daemon import routes  # noqa: PLC0415
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        exchange = Exchange(ours, Head("GET", "/", "", {}, 0, keep_alive=True))
+        routes._refuse(exchange, BadRequestError("x", retry_after=2.5))
+        assert b"Retry-After: 2\r\n" in theirs.recv(4096)
+        routes._refuse(exchange, BadRequestError("again"))
+        assert exchange.is_answered
+    assert daemon.pid
+
+
+class TestStreams:
+    def test_a_stdin_that_nobody_reads(self) -> None:
+        reader, writer = os.pipe()
+        stdin = Stdin(writer)
+        stdin.feed(bytes(1_000_000))
+        assert 0 < stdin.size < 1_000_000
+        os.close(reader)
+        stdin.flush()
+        assert (stdin.fd, stdin.size) == (None, 0)
+        stdin.feed(b"x")
+        stdin.end()
+        assert stdin.size == 0
+
+    def test_a_stream_with_nothing_to_read_owes_nothing(self) -> None:
+        reader, writer = os.pipe()
+        stream = Stream(reader, 10)
+        os.write(writer, b"abc")
+        stream.note_end()
+        assert stream.owed == 3
+        stream.read()
+        stream.read()
+        assert (stream.owed, stream.log.kept) == (0, b"abc")
+        os.close(writer)
+        stream.read()
+        assert stream.fd is None
+        stream.read()
+        stream.note_end()
+
+    def test_a_drain_reads_to_the_end_and_closes(self) -> None:
+        drain = Drain()
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        drain.take(reader)
+        os.write(writer, b"x" * 1000)
+        assert drain.count == 1
+        os.close(writer)
+        assert wait_until(lambda: drain.count == 0)
+        with pytest.raises(OSError, match="Bad file"):
+            os.fstat(reader)
+
+    def test_a_drain_that_is_woken_in_vain(self) -> None:
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        Drain()._read(reader)
+        os.close(reader)
+        os.close(writer)
+
+
+class TestProcess:
+    def make(self) -> Processes:
+        return Processes(Sandbox({}), Reaper(), Meter())
+
+    def test_an_end_after_it_was_given_up(self) -> None:
+        table = self.make()
+        process = table.reserve("a")
+        assert process.wall_s >= 0
+        assert "a" in repr(process)
+        table.finish(process)
+        process.on_end(Ended(0, None))  # type: ignore[arg-type]
+        process.close()
+
+    def test_only_so_many_ended_ones_are_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(processes, "MAX_ENDED", 3)
+        table = self.make()
+        for number in range(5):
+            process = table.reserve(f"n{number}")
+            process.pid = number
+            table.finish(process)
+        others = table.others(Process("x", "tag"))
+        assert [life.leader for life in others] == [2, 3, 4]
+        assert table.reserve("n1").exec_id == "n1"
+
+    @pytest.mark.parametrize("made", [None, "file"])
+    def test_a_null_device_that_is_none(
+        self, made: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "null"
+        if made:
+            path.write_text("secret")
+        monkeypatch.setattr(processes, "NULL", str(path))
+        child: list[int] = []
+        process = Process("x", "tag")
+        reader = processes._open_stdin(process, wire.ExecSpec(argv=("x",)), child)
+        assert process.stdin is not None
+        process.stdin.end()
+        assert os.read(reader, 1) == b""
+        os.close(reader)
+        process.close()
+
+
+def test_the_reaper_without_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> None:
+        raise ChildProcessError
+
+    monkeypatch.setattr(os, "waitid", refuse)
+    assert not Reaper().reap_one()
+
+
+def test_the_reaper_leaves_alone_what_was_reaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    reaper = Reaper()
+    monkeypatch.setattr(os, "waitid", lambda *_: None)
+    assert reaper.reap_one()
+
+    class Peek:
+        si_pid = 2**22
+
+    monkeypatch.setattr(os, "waitid", lambda *_: Peek)
+    assert reaper.reap_one()
+
+
+def test_ignored_signals_are_given_up() -> None:
+    from daemon import init  # noqa: PLC0415
+
+    old = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    init.reset_signals()
+    assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
+    signal.signal(signal.SIGUSR2, old)
+
+
+def test_a_process_that_vanishes_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_fd: int, _size: int) -> bytes:
+        raise ProcessLookupError
+
+    monkeypatch.setattr(os, "read", fail)
+    assert tree._read("/proc/self/stat") == b""
+    assert outcome.difference(None, None) is None
