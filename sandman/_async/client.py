@@ -71,7 +71,7 @@ class Client:
         server_name: the name in the gateway's certificate, where the URL has another.
         limits: how long to wait for what; nothing there ends a command.
         on_retry: called before each pause that precedes another attempt. Retries are also logged,
-            by the logger `sandman`.
+            by the logger `sandman`: as INFO, the first fault in a while as WARNING.
 
     Raises:
         ConfigurationError: a setting is missing or wrong.

@@ -21,6 +21,33 @@ if TYPE_CHECKING:
 
 CLOSE_LIMIT_S = 2.0
 """Closing a connection sends at most a TLS farewell; nobody waits longer for that."""
+CONNECTING_AT_ONCE = 64
+"""Calls that connect at the same time; the time limit of each counts from its turn. A burst of 3,000
+that connect all at once is late with every one, and starts over when the limit has passed."""
+
+
+class Lane:
+    """One connection, or the place for one. Made by `Lanes`."""
+
+    def __init__(self, http: httpx.AsyncClient, connecting: anyio.Semaphore) -> None:
+        self.http = http
+        self.idle_since = 0.0
+        self._connecting = connecting
+        self._is_new = True
+        self._waits = False
+
+    async def enter(self) -> None:
+        """Wait until it is this lane's turn to connect; at once when it has been connected."""
+        if self._is_new:
+            await self._connecting.acquire()
+            self._waits = True
+
+    def connected(self) -> None:
+        """The connection is there, or given up: the next one may connect. May be called again."""
+        self._is_new = False
+        if self._waits:
+            self._waits = False
+            self._connecting.release()
 
 
 class Lanes:
@@ -28,37 +55,45 @@ class Lanes:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._idle: deque[tuple[httpx.AsyncClient, float]] = deque()
+        self._idle: deque[Lane] = deque()
         self._closed = False
         most = settings.limits.max_connections
         self._room = None if most is None else anyio.Semaphore(most)
+        self._connecting = anyio.Semaphore(CONNECTING_AT_ONCE)
         self._trust: ssl.SSLContext | None = None
 
     def __repr__(self) -> str:
         return f"<Lanes idle={len(self._idle)}>"
 
-    async def take(self) -> httpx.AsyncClient:
-        """A lane for one call; waits only when `max_connections` are in use."""
+    async def take(self) -> Lane:
+        """A lane for one call; waits when `max_connections` are in use, and for its turn to connect."""
         if self._room is not None:
             await self._room.acquire()
         # Deques pop atomically: threads may share the sync twin.
         try:
-            return self._idle.pop()[0]
+            lane = self._idle.pop()
         except IndexError:
-            return self._make()
+            lane = Lane(self._make(), self._connecting)
+        try:
+            await lane.enter()
+        except BaseException:
+            await self.give(lane, whole=False)
+            raise
+        return lane
 
-    async def give(self, lane: httpx.AsyncClient, *, whole: bool) -> None:
+    async def give(self, lane: Lane, *, whole: bool) -> None:
         """Take a lane back; one that is not `whole`, whose call was cancelled somewhere, is closed."""
+        lane.connected()
         if self._room is not None:
             self._room.release()
-        now = anyio.current_time()
+        now = lane.idle_since = anyio.current_time()
         stale = [] if whole and not self._closed else [lane]
         if not stale:
-            self._idle.append((lane, now))
+            self._idle.append(lane)
         # The longest idle are at the left.
         with suppress(IndexError):
-            while self._idle[0][1] < now - self._settings.limits.idle_s:
-                stale.append(self._idle.popleft()[0])
+            while self._idle[0].idle_since < now - self._settings.limits.idle_s:
+                stale.append(self._idle.popleft())
         for one in stale:
             await _close(one)
 
@@ -66,7 +101,7 @@ class Lanes:
         """Close all lanes; those in use close when they are given back."""
         self._closed = True
         while self._idle:
-            await _close(self._idle.pop()[0])
+            await _close(self._idle.pop())
 
     def _make(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(
@@ -91,6 +126,6 @@ def _default_trust(url: str) -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-async def _close(lane: httpx.AsyncClient) -> None:
+async def _close(lane: Lane) -> None:
     with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
-        await lane.aclose()
+        await lane.http.aclose()

@@ -14,15 +14,14 @@ import httpx
 
 from sandman import names
 from sandman._async.bodies import Body, FramedBody, Source
-from sandman._async.lanes import CLOSE_LIMIT_S, Lanes
+from sandman._async.lanes import CLOSE_LIMIT_S, Lane, Lanes
 from sandman._core import faults
-from sandman._core.retry import Patience, Repeat, Retry
-from sandman.errors import CapacityError, QuotaError, SandmanError
+from sandman._core.retry import Patience, Repeat, Retry, Voice
+from sandman.errors import SandmanError
 from sandman.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
-    from types import TracebackType
 
     from sandman._core.config import Settings
 
@@ -93,7 +92,7 @@ class Answer:
 
     response: httpx.Response
     chunks: Chunks
-    lane: httpx.AsyncClient
+    lane: Lane
     """Is given back when the answer is closed."""
 
     async def read(self) -> bytes:
@@ -123,17 +122,7 @@ class Transport:
         self.settings = settings
         self._on_retry = on_retry
         self._lanes = Lanes(settings)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()
+        self._voice = Voice()
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -195,11 +184,9 @@ class Transport:
             await anyio.sleep(pause)
 
     def _tell(self, retry: Retry) -> None:
-        # Waiting for capacity is the ordinary course of a burst; a broken connection is not.
-        usual = isinstance(retry.error, (CapacityError, QuotaError))
-        level = logging.INFO if usual else logging.WARNING
         logger.log(
-            level, "%s: %s; attempt %d follows in %.1f s",
+            self._voice.level(retry.error, anyio.current_time()),
+            "%s: %s; attempt %d follows in %.1f s",
             retry.call, retry.error, retry.attempt + 1, retry.pause_s,
         )  # fmt: skip
         if self._on_retry is not None:
@@ -214,7 +201,7 @@ class Attempt:
         self._settings = settings
         self.sent = False
 
-    async def run(self, lane: httpx.AsyncClient) -> Answer:
+    async def run(self, lane: Lane) -> Answer:
         """Send it; the answer is 2xx.
 
         Raises:
@@ -222,7 +209,9 @@ class Attempt:
         """
         url = self._settings.url
         try:
-            response = await lane.send(self._request(), stream=True, follow_redirects=False)
+            response = await lane.http.send(
+                self._request(lane), stream=True, follow_redirects=False
+            )
         except httpx.HTTPError as error:
             fault = faults.from_transport(error, url)
             raise (self._unanswered(fault) if self.sent else fault) from error
@@ -252,8 +241,15 @@ class Attempt:
             return fault
         return faults.unknown_outcome(fault.detail)
 
-    def _request(self) -> httpx.Request:
+    def _request(self, lane: Lane) -> httpx.Request:
         call, settings = self._call, self._settings
+
+        async def trace(event: str, info: Mapping[str, object]) -> None:
+            del info
+            if event == "http11.send_request_headers.started":
+                self.sent = call.sent = True
+                lane.connected()
+
         headers = {
             "host": httpx.URL(settings.url).netloc.decode("ascii"),
             "accept": names.MEDIA_JSON,
@@ -263,7 +259,7 @@ class Attempt:
             **call.headers,
             **(call.body.headers() if call.body is not None else {}),
         }
-        extensions = {"timeout": self._timeout().as_dict(), "trace": self._trace}
+        extensions = {"timeout": self._timeout().as_dict(), "trace": trace}
         if settings.server_name is not None:
             extensions["sni_hostname"] = settings.server_name
         return httpx.Request(
@@ -280,8 +276,3 @@ class Attempt:
         # A command that does not read its stdin may hold up the sending for as long as it likes.
         write = None if isinstance(self._call.body, FramedBody) else silence
         return httpx.Timeout(connect=limits.connect_s, read=silence, write=write, pool=None)
-
-    async def _trace(self, event: str, info: Mapping[str, object]) -> None:
-        del info
-        if event == "http11.send_request_headers.started":
-            self.sent = self._call.sent = True

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import logging
+import math
 from typing import TYPE_CHECKING, NamedTuple
+
+from sandman.errors import CapacityError, QuotaError
 
 if TYPE_CHECKING:
     from sandman.errors import SandmanError
@@ -12,6 +16,8 @@ if TYPE_CHECKING:
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 """Pauses double from the first to the longest, each drawn between its half and itself."""
+WARNING_EACH_S = 5.0
+"""Least time between two warnings of one client; retries between are logged as INFO."""
 
 
 class Repeat(enum.Enum):
@@ -30,6 +36,23 @@ class Retry(NamedTuple):
     error: SandmanError
     attempt: int
     pause_s: float
+
+
+@dataclasses.dataclass(slots=True)
+class Voice:
+    """How loud a retry is told: thousands of calls that meet one fault are one warning, not thousands."""
+
+    silent_until: float = -math.inf
+
+    def level(self, error: SandmanError, now: float) -> int:
+        """The level to log at: INFO, or WARNING for the first fault in a while.
+
+        Waiting for capacity is the ordinary course of a burst and never a warning.
+        """
+        if isinstance(error, (CapacityError, QuotaError)) or now < self.silent_until:
+            return logging.INFO
+        self.silent_until = now + WARNING_EACH_S
+        return logging.WARNING
 
 
 @dataclasses.dataclass(slots=True)

@@ -16,15 +16,14 @@ import httpx
 from sandman import names
 from sandman._core import blocking as anyio
 from sandman._core import faults
-from sandman._core.retry import Patience, Repeat, Retry
+from sandman._core.retry import Patience, Repeat, Retry, Voice
 from sandman._sync.bodies import Body, FramedBody, Source
-from sandman._sync.lanes import CLOSE_LIMIT_S, Lanes
-from sandman.errors import CapacityError, QuotaError, SandmanError
+from sandman._sync.lanes import CLOSE_LIMIT_S, Lane, Lanes
+from sandman.errors import SandmanError
 from sandman.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from types import TracebackType
 
     from sandman._core.config import Settings
 
@@ -95,7 +94,7 @@ class Answer:
 
     response: httpx.Response
     chunks: Chunks
-    lane: httpx.Client
+    lane: Lane
     """Is given back when the answer is closed."""
 
     def read(self) -> bytes:
@@ -125,17 +124,7 @@ class Transport:
         self.settings = settings
         self._on_retry = on_retry
         self._lanes = Lanes(settings)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        self._voice = Voice()
 
     def close(self) -> None:
         """Close all connections."""
@@ -197,11 +186,9 @@ class Transport:
             anyio.sleep(pause)
 
     def _tell(self, retry: Retry) -> None:
-        # Waiting for capacity is the ordinary course of a burst; a broken connection is not.
-        usual = isinstance(retry.error, (CapacityError, QuotaError))
-        level = logging.INFO if usual else logging.WARNING
         logger.log(
-            level, "%s: %s; attempt %d follows in %.1f s",
+            self._voice.level(retry.error, anyio.current_time()),
+            "%s: %s; attempt %d follows in %.1f s",
             retry.call, retry.error, retry.attempt + 1, retry.pause_s,
         )  # fmt: skip
         if self._on_retry is not None:
@@ -216,7 +203,7 @@ class Attempt:
         self._settings = settings
         self.sent = False
 
-    def run(self, lane: httpx.Client) -> Answer:
+    def run(self, lane: Lane) -> Answer:
         """Send it; the answer is 2xx.
 
         Raises:
@@ -224,7 +211,7 @@ class Attempt:
         """
         url = self._settings.url
         try:
-            response = lane.send(self._request(), stream=True, follow_redirects=False)
+            response = lane.http.send(self._request(lane), stream=True, follow_redirects=False)
         except httpx.HTTPError as error:
             fault = faults.from_transport(error, url)
             raise (self._unanswered(fault) if self.sent else fault) from error
@@ -254,8 +241,15 @@ class Attempt:
             return fault
         return faults.unknown_outcome(fault.detail)
 
-    def _request(self) -> httpx.Request:
+    def _request(self, lane: Lane) -> httpx.Request:
         call, settings = self._call, self._settings
+
+        def trace(event: str, info: Mapping[str, object]) -> None:
+            del info
+            if event == "http11.send_request_headers.started":
+                self.sent = call.sent = True
+                lane.connected()
+
         headers = {
             "host": httpx.URL(settings.url).netloc.decode("ascii"),
             "accept": names.MEDIA_JSON,
@@ -265,7 +259,7 @@ class Attempt:
             **call.headers,
             **(call.body.headers() if call.body is not None else {}),
         }
-        extensions = {"timeout": self._timeout().as_dict(), "trace": self._trace}
+        extensions = {"timeout": self._timeout().as_dict(), "trace": trace}
         if settings.server_name is not None:
             extensions["sni_hostname"] = settings.server_name
         return httpx.Request(
@@ -282,8 +276,3 @@ class Attempt:
         # A command that does not read its stdin may hold up the sending for as long as it likes.
         write = None if isinstance(self._call.body, FramedBody) else silence
         return httpx.Timeout(connect=limits.connect_s, read=silence, write=write, pool=None)
-
-    def _trace(self, event: str, info: Mapping[str, object]) -> None:
-        del info
-        if event == "http11.send_request_headers.started":
-            self.sent = self._call.sent = True

@@ -6,6 +6,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from sandman import errors
 from sandman.client import Client, Limits
 from tests.unit.client.backends import on_backends
 from tests.unit.client.fake_gateway import (
@@ -185,3 +186,26 @@ async def test_max_connections_makes_calls_wait(gateway: FakeGateway) -> None:
                 for _ in range(4):
                     tasks.start_soon(client.pools)
         assert len(await client.pools()) == 1
+
+
+@on_backends
+async def test_connections_are_made_a_few_at_a_time(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandman._async.lanes.CONNECTING_AT_ONCE", 1)
+    async with Client(gateway.url, TOKEN) as client:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(10):
+                tasks.start_soon(client.pools)
+        # Cancelled while they wait for their turn, and while they connect: the turns go on.
+        async with anyio.create_task_group() as tasks:
+            for _ in range(30):
+                tasks.start_soon(client.pools)
+            await anyio.sleep(0.001)
+            tasks.cancel_scope.cancel()
+        async with anyio.create_task_group() as tasks:
+            for _ in range(10):
+                tasks.start_soon(client.pools)
+    async with Client("http://127.0.0.1:1", TOKEN, limits=Limits(retry_s=0.1)) as client:
+        with pytest.raises(errors.UnreachableError):
+            await client.pools()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 import socket
 
@@ -14,7 +15,7 @@ import sandman
 from sandman import errors, wire
 from sandman._core import faults
 from sandman._core.output import HeadTail
-from sandman._core.retry import LONGEST_PAUSE_S, Patience, Repeat
+from sandman._core.retry import LONGEST_PAUSE_S, WARNING_EACH_S, Patience, Repeat, Voice
 from sandman.client import CommandError, FileInfo, Stderr, Stdout
 
 
@@ -112,3 +113,10 @@ def test_a_resolvers_answer_is_found_among_causes_and_groups() -> None:
 def test_names_are_lazy() -> None:
     assert sandman.Client is sandman.client.Client
     assert sandman.SyncClient is sandman.sync.Client
+
+
+def test_a_fault_that_meets_many_calls_is_one_warning() -> None:
+    voice, fault = Voice(), errors.UnreachableError("x")
+    levels = [voice.level(fault, now) for now in (0.0, 0.0, WARNING_EACH_S - 0.1, WARNING_EACH_S)]
+    assert levels == [logging.WARNING, logging.INFO, logging.INFO, logging.WARNING]
+    assert Voice().level(errors.CapacityError("full"), 0.0) == logging.INFO

@@ -43,6 +43,9 @@ async def test_sources_of_all_kinds(gateway: FakeGateway) -> None:
         for given in (file, [ALL * 1000, b"", ALL * 1000], bytearray(ALL * 2000)):
             await box.files.write("f", given)
             assert await box.files.read("f") == ALL * 2000
+        pipe = type("Pipe", (), {"read": io.BytesIO(ALL * 2000).read})()
+        await box.files.write("f", pipe)
+        assert await box.files.read("f") == ALL * 2000
         with pytest.raises(TypeError, match="binary mode"):
             await box.files.write("f", ["text"])  # type: ignore[list-item]
 
