@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cluster import bed as cluster
+from tests.cluster import deployed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,3 +48,9 @@ def _require(lacking: list[str]) -> None:
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def sandman(bed: cluster.Bed) -> deployed.Deployed:
+    """Sandman installed from the work tree."""
+    return deployed.deploy(bed)
