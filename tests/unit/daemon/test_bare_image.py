@@ -1,0 +1,152 @@
+"""The daemon on its own static Python, in images that hold nothing: marker `runtime`.
+
+The daemon must need nothing of the image: here it runs in a root directory with no /proc, /dev,
+/tmp, /etc, shell or libc, read-only, as root and as a user without an entry.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from daemon.runtime import interpreter, tree
+from sandman import names, wire
+from tests.unit.daemon.harness import Daemon, head, joined, names_in, problem, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = [
+    pytest.mark.runtime,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root for chroot and namespaces"),
+    pytest.mark.timeout(600),
+]
+
+BUSYBOX = shutil.which("busybox")
+
+
+@pytest.fixture(scope="module")
+def delivered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory that is mounted into pods."""
+    return tree.compose(interpreter.build(), tmp_path_factory.mktemp("runtime") / "tree")
+
+
+@pytest.fixture
+def image(delivered: Path, tmp_path: Path) -> Path:
+    """A root directory with the mount and nothing else."""
+    root = tmp_path / "image"
+    mount = root / names.MOUNT_PATH.strip("/")
+    mount.mkdir(parents=True)
+    root.chmod(0o755)
+    shutil.copytree(delivered, mount, dirs_exist_ok=True, copy_function=os.link)
+    return root
+
+
+def run_in(start: Callable[..., Daemon], image: Path, *options: str) -> Daemon:
+    """The daemon as PID 1 below `image`, which it cannot write."""
+    inside = ("chroot", *options, str(image))
+    read_only = (
+        f'mount --bind "{image}" "{image}" && mount -o remount,ro,bind "{image}" && exec "$@"'
+    )
+    prefix = ("unshare", "--pid", "--fork", "--mount", "--kill-child", "sh", "-c", read_only, "sh")
+    return start(*prefix, *inside, program=names.DAEMON_COMMAND)
+
+
+@pytest.mark.parametrize("options", [(), ("--userspec=65534:65534",), ("--userspec=54321:12",)])
+def test_12_in_an_empty_read_only_image(
+    start: Callable[..., Daemon], image: Path, options: tuple[str, ...]
+) -> None:
+    running = run_in(start, image, *options)
+    info = wire.Info.from_json(running.client.get("/v1/info").json())
+    assert info.workdir == "/"
+    result = running.sh("true")
+    assert (result.exit_code, result.start_error) == (127, "not_found")
+    assert b"no bash and no sh" in result.stderr
+    assert running.exec(argv=["true"]).exit_code == 127
+    found = problem(running.put("/file", b"x"))
+    assert found["reason"] == "path_denied"
+    assert problem(running.get("/etc/passwd"))["reason"] == "path_not_found"
+    assert problem(running.post({"argv": ["x"], "user": "ann"}))["reason"] == "user_unsupported"
+
+
+PYTHON = [*names.DAEMON_COMMAND[:3], "-c"]
+
+
+def test_12_commands_in_an_empty_image(start: Callable[..., Daemon], image: Path) -> None:
+    # The only program there is: the daemon's own interpreter.
+    running = run_in(start, image)
+    script = "import sys; sys.stdout.write(sys.stdin.read()); sys.exit(3)"
+    result = running.exec(argv=[*PYTHON, script], stdin="in ")
+    assert (result.stdout, result.exit_code) == (b"in ", 3)
+    assert running.exec(argv=[*PYTHON, "import sys; print(sys.stdin.read())"]).stdout == b"\n"
+    frames = running.frames(argv=[*PYTHON, "print(1)"])
+    assert joined(frames, wire.STDOUT) == b"1\n"
+    result = running.exec(argv=[*PYTHON, "import time; time.sleep(60)"], timeout_s=0.5)
+    assert (result.timed_out, result.exit_code) == (True, 143)
+    result = running.exec(argv=[*PYTHON, "import os; os._exit(7)"])
+    assert result.exit_code == 7
+    mask = "import signal; print(signal.pthread_sigmask(0, ()), end='')"
+    assert running.exec(argv=[*PYTHON, mask]).stdout == b"set()"
+
+
+def test_10_switching_users_without_a_passwd_file(
+    start: Callable[..., Daemon], image: Path
+) -> None:
+    running = run_in(start, image)
+    script = "import os; print(os.getuid(), os.getgid(), os.getgroups(), os.environ['HOME'])"
+    result = running.exec(argv=[*PYTHON, script], user=4321)
+    assert result.stdout == b"4321 0 [0] /\n", result
+
+
+def test_a_deeply_nested_body_does_not_end_it(start: Callable[..., Daemon], image: Path) -> None:
+    running = run_in(start, image)
+    for text in (b"[" * 1_000_000, b'{"argv":' + b"[" * 500_000 + b"]" * 500_000 + b"}"):
+        assert problem(running.client.post("/v1/exec", content=text))["reason"] == "bad_request"
+    answer = running.raw(head("GET", "/v1/info", "Connection: close"))
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["running"] == 0
+
+
+@pytest.mark.skipif(BUSYBOX is None, reason="needs a static busybox")
+def test_12_in_a_busybox_image(start: Callable[..., Daemon], image: Path) -> None:
+    (image / "bin").mkdir()
+    shutil.copy(str(BUSYBOX), image / "bin" / "busybox")
+    for name in ("sh", "sleep", "cat", "env", "setsid", "true"):
+        (image / "bin" / name).symlink_to("busybox")
+    running = run_in(start, image)
+    assert running.sh("echo $0 hi").stdout == b"sh hi\n"
+    assert running.sh("cat", stdin="x").stdout == b"x"
+    assert running.sh("sleep 60 & exit 4").exit_code == 4
+    result = running.sh("sleep 60 & sleep 60", timeout_s=0.3)
+    assert result.timed_out
+
+
+def test_it_is_opaque_to_its_own_user(start: Callable[..., Daemon], image: Path) -> None:
+    (image / "proc").mkdir()
+    running = run_in(start, image, "--userspec=65534:65534")
+    assert running.exec(argv=[*PYTHON, "print(1)"]).ok
+    status = Path(f"/proc/{running.pid}/environ").stat()
+    assert wait_until(lambda: Path(f"/proc/{running.pid}/environ").stat().st_uid == 0), status
+
+
+def test_copy_makes_a_tree_that_runs(delivered: Path, tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    python, *options = names.DAEMON_COMMAND
+    argv = [str(delivered / "bin" / Path(python).name), *options[:2], str(delivered / "app")]
+    for _ in range(2):
+        done = subprocess.run(
+            [*argv, "copy", str(volume)], capture_output=True, text=True, env={}, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert "copied" in done.stderr
+    assert names_in(volume) == names_in(delivered)
+    for path in volume.rglob("*"):
+        assert path.stat().st_mode & 0o777 == 0o555
+    again = [str(volume / "bin" / "python3"), *options[:2], str(volume / "app"), "dance"]
+    assert subprocess.run(again, capture_output=True, env={}, check=False).returncode == 2
