@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
+import fcntl
 import http.client
 import json
 import os
@@ -28,7 +30,7 @@ from tests.cluster.bed import Bed, BedError, is_up, kubectl, reference
 from tests.cluster.bed.shell import attempt, say, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 OVERLAY = images.ROOT / "manifests" / "overlays" / "test"
@@ -75,6 +77,19 @@ def install(bed: Bed) -> Installation:
     """
     if not is_up(bed):
         raise BedError("the test cluster is not up: python -m tests.cluster.bed up")
+    with _lock(bed):
+        return _install(bed)
+
+
+@contextlib.contextmanager
+def _lock(bed: Bed) -> Iterator[None]:
+    """One at a time: a person and a test run may ask together, for different states of the tree."""
+    with (bed.cache / "install.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _install(bed: Bed) -> Installation:
     try:
         built = images.publish(images.Target(bed.registry, reference(bed, "python")))
     except images.BuildError as error:

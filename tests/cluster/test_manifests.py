@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.cluster.bed import Bed
+    from tests.cluster.deployed import Deployed
 
 pytestmark = pytest.mark.usefixtures("installation")
 
@@ -42,8 +43,8 @@ DRY = "--dry-run=server"
 
 
 @pytest.fixture(scope="module")
-def installation(bed: Bed) -> install.Installation:
-    return install.install(bed)
+def installation(sandman: Deployed) -> install.Installation:
+    return sandman.installation
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -354,7 +355,7 @@ GATEWAY_MAY: list[Right] = [
     *[(verb, "deployments.apps", SANDBOXES, "") for verb in ("get", "list", "watch")],
     ("patch", "deployments.apps/scale", SANDBOXES, ""),
     *[(verb, "nodes", "", "") for verb in ("get", "list", "watch")],
-    *[(verb, "leases.coordination.k8s.io", SYSTEM, names.ALLOCATOR_LEASE) for verb in ("get", "update")],
+    *[(verb, "leases.coordination.k8s.io", SYSTEM, names.ALLOCATOR_LEASE) for verb in ("get", "patch")],
     ("create", "leases.coordination.k8s.io", SYSTEM, ""),
     *[
         (verb, "secrets", SYSTEM, name)
@@ -379,7 +380,7 @@ GATEWAY_MAY_NOT: list[Right] = [
     ("update", "secrets", SYSTEM, names.API_KEYS_SECRET),
     ("create", "secrets", SYSTEM, ""),
     ("delete", "leases.coordination.k8s.io", SYSTEM, names.ALLOCATOR_LEASE),
-    ("update", "leases.coordination.k8s.io", SYSTEM, "another"),
+    ("patch", "leases.coordination.k8s.io", SYSTEM, "another"),
     ("patch", "nodes", "", ""),
     ("create", "serviceaccounts/token", SYSTEM, ""),
     ("create", "tokenreviews.authentication.k8s.io", "", ""),
