@@ -17,7 +17,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sandman.service import kube
+from sandman.service.kube import objects
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -83,7 +83,7 @@ def address_of(identity: str) -> str:
 
 
 def decide(
-    now: float, lease: kube.Lease | None, observed_at: float, me: str, lease_s: float
+    now: float, lease: objects.Lease | None, observed_at: float, me: str, lease_s: float
 ) -> Action:
     """What to do about a Lease.
 
@@ -104,7 +104,7 @@ def decide(
     return Action.TAKE if now >= observed_at + _duration(lease, lease_s) else Action.WAIT
 
 
-def _duration(lease: kube.Lease, lease_s: float) -> float:
+def _duration(lease: objects.Lease, lease_s: float) -> float:
     """The longer one, should the replicas of two releases differ."""
     return max(lease_s, lease.spec.lease_duration_seconds or 0)
 
@@ -115,7 +115,7 @@ class Candidacy:
     def __init__(self, me: str, timing: Timing) -> None:
         self.me = me
         self._timing = timing
-        self._lease: kube.Lease | None = None
+        self._lease: objects.Lease | None = None
         self._observed_at = float("-inf")
         self.leads_until = float("-inf")
         """When it stops being the leader, unless a renewal is granted before."""
@@ -130,7 +130,7 @@ class Candidacy:
         """The Lease's holder as last seen; "" for none."""
         return (self._lease and self._lease.spec.holder_identity) or ""
 
-    def observe(self, now: float, lease: kube.Lease | None) -> None:
+    def observe(self, now: float, lease: objects.Lease | None) -> None:
         """The Lease was read. A version that is new is a sign of life from now on."""
         if lease is None and self.holder not in {"", self.me} and not self._is_over(now):
             # Somebody deleted it. Its holder does not know yet, and may go on until its fence.
@@ -145,7 +145,7 @@ class Candidacy:
         """What to do now."""
         return decide(now, self._lease, self._observed_at, self.me, self._timing.lease_s)
 
-    def granted(self, sent_at: float, now: float, lease: kube.Lease) -> None:
+    def granted(self, sent_at: float, now: float, lease: objects.Lease) -> None:
         """A write that makes this candidate the holder was granted; it was sent at `sent_at`."""
         self.terms += not self.is_leader(now)
         self.observe(now, lease)
@@ -170,7 +170,7 @@ class Candidacy:
 
     def claim(self, wall: datetime) -> dict[str, Any]:
         """The merge patch, or body, that makes or keeps this candidate the holder."""
-        stamp = kube.micro_time(wall)
+        stamp = objects.micro_time(wall)
         spec: dict[str, Any] = {
             "holderIdentity": self.me,
             "leaseDurationSeconds": self._timing.lease_s,
@@ -183,7 +183,7 @@ class Candidacy:
 
     def release(self, wall: datetime) -> dict[str, Any]:
         """The merge patch that leaves the Lease without a holder."""
-        return self._conditional({"holderIdentity": None, "renewTime": kube.micro_time(wall)})
+        return self._conditional({"holderIdentity": None, "renewTime": objects.micro_time(wall)})
 
     def _conditional(self, spec: dict[str, Any]) -> dict[str, Any]:
         version = self._lease.metadata.resource_version if self._lease else None
@@ -194,7 +194,7 @@ class Candidacy:
             return True
         return now >= self._observed_at + _duration(self._lease, self._timing.lease_s)
 
-    def _same_version(self, lease: kube.Lease) -> bool:
+    def _same_version(self, lease: objects.Lease) -> bool:
         # Not renewTime: it is another's clock, which may stand still or step back.
         known = self._lease.metadata if self._lease else None
         return known is not None and (known.uid, known.resource_version) == (
