@@ -13,15 +13,20 @@ from daemon.runtime.shell import BuildError
 def parser() -> argparse.ArgumentParser:
     """The options of each product."""
     top = argparse.ArgumentParser(prog="python -m daemon.runtime", description=__doc__)
-    top.add_argument("--refresh", action="store_true", help="compile anew from today's sources")
+    fresh = argparse.ArgumentParser(add_help=False)
+    fresh.add_argument("--refresh", action="store_true", help="compile anew from today's sources")
     products = top.add_subparsers(dest="product", required=True)
-    build = products.add_parser("build", help="the interpreter with its whole library")
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        return products.add_parser(name, help=text, parents=[fresh])
+
+    build = add("build", "the interpreter with its whole library")
     build.add_argument("--out", type=Path, help="copy it here; otherwise only its place is told")
-    composed = products.add_parser("tree", help="the directory that goes into pods")
+    composed = add("tree", "the directory that goes into pods")
     composed.add_argument("--out", type=Path, required=True)
-    tar = products.add_parser("toolchain", help="a Python to bring along, as a tar")
+    tar = add("toolchain", "a Python to bring along, as a tar")
     tar.add_argument("--out", type=Path, required=True)
-    packed = products.add_parser("image", help="the directory as an OCI image")
+    packed = add("image", "the directory as an OCI image")
     packed.add_argument("--tag", required=True)
     packed.add_argument("--push-to", metavar="REF", help="also push it there; tells the digest")
     return top

@@ -83,7 +83,8 @@ def open_workshop(root: Path) -> Workshop:
     for name in ("linux", "asm-generic"):
         (headers / name).symlink_to(system / name)
     (headers / "asm").symlink_to(system / f"{platform.machine()}-linux-gnu" / "asm")
-    compiler = root / "musl-cc"
+    # CPython's configure takes the profiling flags from the name: it has to contain "gcc".
+    compiler = root / "static-musl-gcc"
     compiler.write_text(
         "#!/bin/sh\n"
         # Debian's gcc answers for glibc, and CPython's configure refuses the contradiction.
@@ -105,27 +106,34 @@ def build_zlib(shop: Workshop, source: Path) -> None:
         shutil.copy(source / name, shop.dependencies)
 
 
-def build_python(shop: Workshop, source: Path, epoch: str) -> None:
-    """Configure and compile CPython with our own module built in."""
-    native = shop.root / "native"
-    shutil.copytree(recipe.NATIVE, native)
-    shutil.copy(native / "_sandman.c", source / "Modules")
-    (source / "Modules" / "Setup.local").write_text("*static*\n_sandman _sandman.c\n")
+def configure(shop: Workshop, source: Path) -> None:
+    """Settle what is built. Our header is added afterwards: it confuses configure's own questions."""
     linking = f"-static -Wl,-z,stack-size={recipe.THREAD_STACK_BYTES}"
     settings = [
         f"CC={shop.compiler}",
         f"CFLAGS={recipe.COMPILER_FLAGS}",
-        f"CPPFLAGS=-include {native / 'compat.h'}",
         f"LDFLAGS={linking}",
         # Debian's patch makes the interpreter's own link ignore LDFLAGS and read this one.
         f"LDFLAGS_NODIST={linking}",
         f"ZLIB_CFLAGS=-I{shop.dependencies}",
         f"ZLIB_LIBS=-L{shop.dependencies} -lz",
     ]
+    shop.run(["./configure", *settings, *recipe.CONFIGURE], source)
+    if "PGO_PROF_USE_FLAG=-fprofile-use" not in (source / "Makefile").read_text():
+        raise BuildError("configure did not recognise the compiler: it would not use the profile")
+    with (source / "pyconfig.h").open("a") as file:
+        file.write((recipe.NATIVE / "compat.h").read_text())
+
+
+def build_python(shop: Workshop, source: Path, epoch: str) -> None:
+    """Compile CPython with our own module built in, twice: to measure, then for good."""
+    shutil.copy(recipe.NATIVE / "_sandman.c", source / "Modules")
+    (source / "Modules" / "Setup.local").write_text("*static*\n_sandman _sandman.c\n")
+    configure(shop, source)
     # The date in sys.version is the source's, so that two builds give the same bytes.
     env = {"SOURCE_DATE_EPOCH": epoch}
-    shop.run(["./configure", *settings, *recipe.CONFIGURE], source, env)
-    shop.run(["make", f"-j{os.cpu_count()}", "python", "platform"], source, env)
+    task = f"PROFILE_TASK=-I -S {recipe.TRAINING}"
+    shop.run(["make", f"-j{os.cpu_count()}", "profile-opt", task], source, env)
 
 
 def require_static(binary: Path) -> None:
@@ -186,7 +194,7 @@ def compile_into(root: Path) -> Path:
     unpacked = [sources.fetch(apt, name, root, shop.log) for name in recipe.SOURCES]
     python, zlib = (source.directory for source in unpacked)
     epoch = shell.read(["dpkg-parsechangelog", "--show-field", "Timestamp"], cwd=python).strip()
-    shell.announce("compiling (about two minutes on two cores)")
+    shell.announce("compiling twice, which takes some minutes")
     build_zlib(shop, zlib)
     build_python(shop, python, epoch)
     done = root / "done"

@@ -18,19 +18,22 @@ INSIDE = recipe.HERE / "inside"
 
 # Imported by CPython or by a library function at the moment of use, so no import shows it.
 LATE_MODULES = (
+    "copy",  # collections, weakref
     "encodings.aliases",
     "encodings.ascii",
     "encodings.idna",  # socket.getaddrinfo encodes each host name with it
     "encodings.latin_1",
     "encodings.utf_8",
-    "gzip",  # tarfile, for the same
+    "gzip",  # tarfile, for compressed archives
+    "heapq",  # collections.Counter
+    "inspect",  # typing, when isinstance meets a protocol
     "linecache",  # with tokenize: the traceback of an error nobody caught
     "runpy",  # starts the directory given on the command line
     "stringprep",  # encodings.idna
     "textwrap",
     "tokenize",
     "traceback",
-    "zlib",  # tarfile, for compressed archives
+    "zlib",
 )
 
 

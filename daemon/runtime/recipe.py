@@ -11,6 +11,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE / "native"
+TRAINING = HERE / "inside" / "training.py"
 
 PYTHON = "3.13"
 LIBRARY = f"lib/python{PYTHON}"
@@ -66,6 +67,9 @@ CONFIGURE = (
     # Where the library is sought when it is not beside the interpreter. CPython's search upwards
     # from bin/ stops short of the root directory, which is where it is in our own image.
     "--prefix=/",
+    # Measured: a tenth less processor time for a start, a sixth less for a call, and half a megabyte
+    # less to deliver. The compile takes twice as long.
+    "--enable-optimizations",
     "--disable-shared",
     "--disable-test-modules",
     "--without-doc-strings",
@@ -96,7 +100,16 @@ UNUSABLE_LIBRARY = (
 
 def ingredients() -> list[Path]:
     """Files that decide what the interpreter becomes, in a fixed order."""
-    return [HERE / "recipe.py", HERE / "interpreter.py", *sorted(NATIVE.iterdir())]
+    return [HERE / "recipe.py", HERE / "interpreter.py", TRAINING, *sorted(NATIVE.iterdir())]
+
+
+def essence(file: Path) -> bytes:
+    """What of a file can change the result: of Python all but comment lines and blank lines."""
+    content = file.read_bytes()
+    if file.suffix != ".py":
+        return content
+    lines = (line.rstrip() for line in content.splitlines())
+    return b"\n".join(line for line in lines if line and not line.lstrip().startswith(b"#"))
 
 
 def identity(files: list[Path], machine: str) -> str:
@@ -107,7 +120,7 @@ def identity(files: list[Path], machine: str) -> str:
     """
     digest = hashlib.sha256(machine.encode())
     for file in files:
-        content = file.read_bytes()
+        content = essence(file)
         digest.update(f"\0{file.name}\0{len(content)}\0".encode())
         digest.update(content)
     return digest.hexdigest()[:16]

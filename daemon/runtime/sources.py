@@ -173,7 +173,8 @@ def fetch(apt: PrivateApt, package: str, work: Path, log: Path) -> Unpacked:
         try:
             dsc = apt.download(package, version, work / "download" / package)
         except BuildError as error:
-            shell.announce(f"{package} {version} is listed but cannot be fetched: {error}")
+            reason = str(error).splitlines()[-1]
+            shell.announce(f"{package} {version} is listed but cannot be fetched: {reason}")
             continue
         directory = work / package
         shell.run(["dpkg-source", "-x", dsc, directory], log)

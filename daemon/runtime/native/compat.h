@@ -1,12 +1,9 @@
-/* Included before every file of the build: what the kernel has and this musl does not wrap.
+/* Added to the end of pyconfig.h: what the kernel has and this musl does not wrap.
  *
  * close_range(2): without it a child between vfork and exec lists /proc/self/fd
  * and closes one by one while the daemon stands still; in an image without /proc
  * it tries every number up to the limit, a million in many pods. A kernel or
  * seccomp filter that refuses the call is handled by the caller (it falls back).
- *
- * No libc header here: this comes before pyconfig.h, which must be the first to
- * choose the feature macros.
  */
 #ifndef SANDMAN_COMPAT_H
 #define SANDMAN_COMPAT_H

@@ -110,9 +110,20 @@ def test_the_identity_follows_content_name_and_machine(tmp_path: Path) -> None:
     assert recipe.identity([one, two], "x86_64") != before
 
 
+def test_a_comment_does_not_cost_a_compile(tmp_path: Path) -> None:
+    recipe_file, header = tmp_path / "recipe.py", tmp_path / "compat.h"
+    recipe_file.write_text("# why\n\nA = 1  # kept\n")
+    header.write_text("# define A\n")
+    before = recipe.identity([recipe_file, header], "x86_64")
+    recipe_file.write_text("A = 1  # kept\n    # another reason\n")
+    assert recipe.identity([recipe_file, header], "x86_64") == before
+    header.write_text("# define B\n")
+    assert recipe.identity([recipe_file, header], "x86_64") != before
+
+
 def test_the_identity_covers_our_c_sources_and_the_way_of_building() -> None:
     names = {file.name for file in recipe.ingredients()}
-    assert {"recipe.py", "interpreter.py", "_sandman.c", "compat.h"} <= names
+    assert {"recipe.py", "interpreter.py", "training.py", "_sandman.c", "compat.h"} <= names
 
 
 SOURCE = """
