@@ -13,9 +13,11 @@ with a cut-down standard library. Hence the charter:
 - Only `daemon.init` waits for children and `daemon.spawn` makes them: a second waiter falsifies
   exit codes.
 
-Modules from the top down: `__main__`, `serve` (composition root), `server` (sockets and threads),
-`routes` (who may, what), `execution` and `transfers` and `handshake` (one conversation each),
-`connection`, `http1` (sans-IO), `attach` (bytes between a command and its caller), `processes`
-(the table), `launch` and `stop`, `spawn`, `init`; at the bottom values and readers without state:
-`state`, `files`, `tree`, `users`, `usage`, `outputs`, `kernel`, `log`, `config`.
+A request's way, and with it the imports, from the top down: `__main__` opens the `listener` and starts
+`serve` (composition root) with `server` (threads) and `front` (health); `application` (what serves
+which path) and `routes` (who may); `execution`, `transfers`, `handshake` (one conversation each);
+`replies` and `uploads` (JSON and frames); `attach` (bytes between a command and its caller) and
+`outcome`; `stop` (ends trees); `connection` over `http1` (sans-IO); `processes` (the table) and
+`drain`; `launch` (what to start) over `spawn` (starts it) and `state`; `init` (PID 1) and `files`;
+at the bottom `users`, `tree`, `usage`, `outputs`, `kernel`, `log`, `config`. `delivery` is `copy`.
 """

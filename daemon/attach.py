@@ -57,6 +57,7 @@ class Attachment:
         caller: Caller,
         begin_stop: Callable[[float], Stop],
         timeout_s: float | None,
+        scratch: memoryview,
     ) -> None:
         self.timed_out = False
         self.caller_error: Exception | None = None
@@ -67,6 +68,7 @@ class Attachment:
         self._stop: Stop | None = None
         self._deadline = process.started + timeout_s if timeout_s else math.inf
         self._drain_until = math.inf
+        self._scratch = scratch
         self._poll = select.poll()
         self._polled: dict[int, int] = {}
 
@@ -92,7 +94,7 @@ class Attachment:
             self._drain_until = now + DRAIN_S
             for stream in iter_open(self._process):
                 stream.note_end()
-                stream.read()
+                stream.read(self._scratch)
         left = list(iter_open(self._process))
         return not left or (now >= self._drain_until and not any(s.owed for s in left))
 
@@ -158,7 +160,7 @@ class Attachment:
             self._talk(lambda: caller.handle(events))
 
     def _read(self, stream: Stream) -> None:
-        stream.read()
+        stream.read(self._scratch)
         if self._caller is not None:
             self._talk(self._caller.take)
 

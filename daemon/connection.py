@@ -27,12 +27,35 @@ class Response(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
+class Scratch:
+    """A connection's buffer for bytes on their way, made at first use.
+
+    Without it each read would ask musl for 64 KiB and give it back: more work than the reading.
+    """
+
+    def __init__(self) -> None:
+        self._buffer: bytearray | None = None
+
+    def view(self) -> memoryview:
+        """All of it."""
+        if self._buffer is None:
+            self._buffer = bytearray(config.CHUNK_BYTES)
+        return memoryview(self._buffer)
+
+
 class Exchange:
     """One request and its answer."""
 
-    def __init__(self, sock: socket.socket, head: http1.Head, early: bytes = b"") -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        head: http1.Head,
+        early: bytes = b"",
+        scratch: Scratch | None = None,
+    ) -> None:
         self.sock = sock
         self.head = head
+        self.scratch = scratch or Scratch()
         self.is_answered = False
         self.is_whole = True
         """False once an answer was begun that cannot be ended: the connection must close."""
@@ -173,6 +196,7 @@ class Connection:
         self._sock = sock
         self._handle = handle
         self._buffer = b""
+        self._scratch = Scratch()
         self.is_idle = True
         """Between two requests: it may be closed without harm."""
 
@@ -202,7 +226,7 @@ class Connection:
         except BadRequestError as error:
             self._refuse(error)
             return False
-        exchange = Exchange(self._sock, head, self._buffer)
+        exchange = Exchange(self._sock, head, self._buffer, self._scratch)
         self._buffer = b""
         self._sock.settimeout(config.STALL_TIMEOUT_S)
         self._handle(exchange)

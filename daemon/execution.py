@@ -61,6 +61,7 @@ class Executions:
             reply,
             lambda now: Stop(process, lambda: self._processes.others(process), now),
             timeout_s,
+            reply.scratch,
         )
         try:
             attachment.run(lambda: reply.attach(process, self._processes.boot_id))

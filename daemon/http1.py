@@ -257,6 +257,11 @@ def encode_chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
+def chunk_parts(*parts: bytes | memoryview) -> list[bytes | memoryview]:
+    """One chunk of these parts, without joining them."""
+    return [b"%x\r\n" % sum(map(len, parts)), *parts, b"\r\n"]
+
+
 def unquote(text: str) -> bytes:
     """Percent-decoded bytes of a query, where every client library writes a space as `+`.
 

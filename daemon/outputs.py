@@ -6,9 +6,12 @@ from typing import NamedTuple
 
 
 class Piece(NamedTuple):
-    """What a cursor found: bytes, where it stands after them, and how many it had to skip."""
+    """What a cursor found: bytes, where it stands after them, and how many it had to skip.
 
-    data: bytes
+    `data` looks into the log itself: it must be released before the log takes more.
+    """
+
+    data: memoryview
     cursor: int
     skipped: int
 
@@ -28,18 +31,24 @@ class OutputLog:
         # Deleting from the front of a bytearray moves a pointer, not the bytes.
         self._tail = bytearray()
 
-    def append(self, data: bytes) -> None:
+    def append(self, data: bytes | memoryview) -> None:
         """Take what was read."""
         self.total += len(data)
         room = self._head_limit - len(self._head)
         if room > 0:
             self._head += data[:room]
             data = data[room:]
-        if data:
-            self._tail += data[-self._tail_limit :] if self._tail_limit else b""
-            excess = len(self._tail) - self._tail_limit
+        if data and self._tail_limit:
+            data = data[-self._tail_limit :]
+            # Room first, in the same place: growing and shrinking anew would cost the allocator
+            # more than the copy does.
+            excess = len(self._tail) + len(data) - self._tail_limit
+            if excess >= len(self._tail):
+                self._tail[:] = data
+                return
             if excess > 0:
                 del self._tail[:excess]
+            self._tail += data
 
     @property
     def is_truncated(self) -> bool:
@@ -54,10 +63,15 @@ class OutputLog:
     def read(self, cursor: int, most: int) -> Piece:
         """Up to `most` kept bytes from this offset on."""
         if cursor < len(self._head):
-            data = bytes(self._head[cursor : cursor + most])
+            data = _part(self._head, cursor, most)
             return Piece(data, cursor + len(data), 0)
         first = self.total - len(self._tail)
         skipped = max(0, first - cursor)
         start = max(cursor, first) - first
-        data = bytes(self._tail[start : start + most])
+        data = _part(self._tail, start, most)
         return Piece(data, first + start + len(data), skipped)
+
+
+def _part(buffer: bytearray, start: int, most: int) -> memoryview:
+    with memoryview(buffer) as view:
+        return view[start : start + most]

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from daemon import config, kernel, tree, usage
+from daemon import kernel, tree, usage
 from daemon.launch import explain, plan
 from daemon.outputs import OutputLog
 from daemon.spawn import Descriptors, DirectoryError, spawn
@@ -43,18 +43,18 @@ class Stream:
         self.owed = 0
         """Bytes that the leader wrote before its end and that are still to be read."""
 
-    def read(self) -> None:
-        """Move what is there into the log; close at end of file."""
+    def read(self, scratch: memoryview) -> None:
+        """Move what is there into the log, by way of `scratch`; close at end of file."""
         if self.fd is None:
             return
         try:
-            data = os.read(self.fd, config.CHUNK_BYTES)
+            size = os.readv(self.fd, [scratch])
         except BlockingIOError:
             self.owed = 0
             return
-        self.owed = max(0, self.owed - len(data))
-        if data:
-            self.log.append(data)
+        self.owed = max(0, self.owed - size)
+        if size:
+            self.log.append(scratch[:size])
         else:
             self.close()
 

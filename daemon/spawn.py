@@ -82,7 +82,15 @@ def _start(program: Program, path: bytes, fds: Descriptors) -> int:
             setsigdef=init.PYTHON_IGNORES,
         )
     finally:
-        os.chdir("/")  # a directory that somebody is in cannot be unmounted
+        _leave()
+
+
+def _leave() -> None:
+    """Be nowhere in particular: a directory that somebody is in cannot be unmounted."""
+    try:
+        os.chdir("/")
+    except OSError:
+        return  # not this user's to enter; the child runs all the same
 
 
 def _fork(program: Program, user: User, path: bytes, fds: Descriptors) -> int:

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,7 @@ from daemon.drain import Drain
 from daemon.http1 import Head
 from daemon.init import Ended, Reaper
 from daemon.processes import Process, Processes, Stdin, Stream
+from daemon.spawn import Descriptors, DirectoryError, Program, spawn
 from daemon.state import Sandbox
 from daemon.usage import Meter
 from sandman import wire
@@ -27,7 +29,6 @@ from tests.unit.daemon.harness import Daemon, exec_request, joined, problem, wai
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 def broken(tmp_path: Path, patch: str) -> tuple[str, ...]:
@@ -184,13 +185,14 @@ class TestStreams:
         os.write(writer, b"abc")
         stream.note_end()
         assert stream.owed == 3
-        stream.read()
-        stream.read()
+        scratch = memoryview(bytearray(100))
+        stream.read(scratch)
+        stream.read(scratch)
         assert (stream.owed, stream.log.kept) == (0, b"abc")
         os.close(writer)
-        stream.read()
+        stream.read(scratch)
         assert stream.fd is None
-        stream.read()
+        stream.read(scratch)
         stream.note_end()
 
     def test_a_drain_reads_to_the_end_and_closes(self) -> None:
@@ -253,6 +255,15 @@ class TestProcess:
         assert os.read(reader, 1) == b""
         os.close(reader)
         process.close()
+
+
+def test_a_directory_that_cannot_be_entered() -> None:
+    here = Path.cwd()
+    program = Program((b"true",), (b"/bin/true",), b"/no/such", {}, None)
+    with pytest.raises(DirectoryError) as caught:
+        spawn(program, Descriptors(0, 1, 2), Reaper(), print)
+    assert isinstance(caught.value.__cause__, FileNotFoundError)
+    assert Path.cwd() == here
 
 
 def test_the_reaper_without_children(monkeypatch: pytest.MonkeyPatch) -> None:

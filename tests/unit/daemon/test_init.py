@@ -137,6 +137,7 @@ def test_a_subreaper_serves_where_it_is_not_pid_1(
 
 def test_sigint_ends_it_in_a_terminal(start: Callable[..., Daemon]) -> None:
     fresh = start()
+    assert fresh.client.get("/v1/info").status_code == 200  # it has all its handlers then
     os.kill(fresh.pid, signal.SIGINT)
     assert wait_until(lambda: fresh.process.poll() is not None, 8)
     assert fresh.process.returncode == 0

@@ -39,7 +39,7 @@ def test_a_cursor_sees_what_is_kept_and_learns_what_is_not(
         assert len(found.data) <= most
         if found.cursor == cursor:
             break
-        cursor, seen, skipped = found.cursor, seen + found.data, skipped + found.skipped
+        cursor, seen, skipped = found.cursor, seen + bytes(found.data), skipped + found.skipped
     assert seen == log.kept
     assert skipped + len(seen) == log.total
 
@@ -53,5 +53,6 @@ def test_a_reader_at_each_write_misses_nothing(written: list[bytes]) -> None:
         while cursor < log.total:
             found = log.read(cursor, 64)
             assert found.skipped == 0
-            cursor, seen = found.cursor, seen + found.data
+            cursor, seen = found.cursor, seen + bytes(found.data)
+            found.data.release()
     assert seen == b"".join(written)
