@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -57,11 +58,11 @@ class Deployed:
 
     def leased(self) -> list[str]:
         """Names of leased pods that are not being deleted."""
-        text = self.kubectl(
-            "get", "pods", "-l", f"{names.LABEL_STATE}={names.STATE_LEASED}", "-o",
-            'jsonpath={range .items[?(!@.metadata.deletionTimestamp)]}{.metadata.name}{"\\n"}{end}',
-        )  # fmt: skip
-        return text.split()
+        selector = f"{names.LABEL_STATE}={names.STATE_LEASED}"
+        pods = json.loads(self.kubectl("get", "pods", "-l", selector, "-o", "json"))["items"]
+        return [
+            pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]
+        ]
 
     def wait_nothing_leased(self, seconds: float = 20.0) -> None:
         """Wait until every leased pod is gone.
