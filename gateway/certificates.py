@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 import trio
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from sandman import names
 from sandman.service import kube, pki, tls
@@ -43,15 +45,46 @@ class Found:
 
     pair: pki.Pair
     authority: bytes
-    """What verifies the certificate: the Secret's `ca.crt`, else the certificate itself."""
+    """What verifies the certificate: the Secret's `ca.crt`, else the certificate itself. ASCII."""
 
 
 def read(data: Mapping[str, bytes]) -> Found | None:
     """The certificate in the Secret's entries; None when there is none that could be served."""
     pair = pki.Pair(data.get(CERTIFICATE, b""), data.get(KEY, b""))
-    if not pki.belongs(pair):
+    if not _can_be_served(pair):
         return None
-    return Found(pair, data.get(CA) or pair.certificate)
+    return Found(pair, _bundle(data.get(CA, b"")) or _bundle(pair.certificate))
+
+
+def _can_be_served(pair: pki.Pair) -> bool:
+    """Whether TLS takes it, of whatever algorithm: operators' keys are RSA as often as not."""
+    if b"ENCRYPTED" in pair.key:
+        # OpenSSL would ask a terminal for the password, and wait.
+        return False
+    try:
+        tls.server_context(pair.certificate, pair.key)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _bundle(pem: bytes) -> bytes:
+    """The certificates alone, without what people write between them."""
+    try:
+        found = x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        return b""
+    return b"".join(one.public_bytes(Encoding.PEM) for one in found)
+
+
+def _names(certificate: bytes) -> set[str]:
+    """DNS names that the certificate is for."""
+    leaf = x509.load_pem_x509_certificate(certificate)
+    try:
+        value = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return set()
+    return set(value.get_values_for_type(x509.DNSName))
 
 
 def wanted(data: Mapping[str, bytes], name: str, now: datetime) -> dict[str, bytes] | None:
@@ -61,8 +94,7 @@ def wanted(data: Mapping[str, bytes], name: str, now: datetime) -> dict[str, byt
     that is theirs to know.
     """
     ours = CA_KEY in data or not data.get(CERTIFICATE)
-    found = read(data)
-    if not ours or (found and not pki.needs_renewal(found.pair.certificate, now, RENEW_BEFORE)):
+    if not ours or _is_well(read(data), name, now):
         return None
     authority = pki.Pair(data.get(CA, b""), data.get(CA_KEY, b""))
     if not pki.belongs(authority):
@@ -82,6 +114,12 @@ def wanted(data: Mapping[str, bytes], name: str, now: datetime) -> dict[str, byt
         CA: authority.certificate,
         CA_KEY: authority.key,
     }
+
+
+def _is_well(found: Found | None, name: str, now: datetime) -> bool:
+    if found is None or name not in _names(found.pair.certificate):
+        return False
+    return not pki.needs_renewal(found.pair.certificate, now, RENEW_BEFORE)
 
 
 class Certificates:
