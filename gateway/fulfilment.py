@@ -7,17 +7,21 @@ here: a failure, a cancelled caller, a reply that was lost.
 from __future__ import annotations
 
 import dataclasses
+import re
 import secrets
+from collections import deque
 from typing import TYPE_CHECKING
 
+import structlog
 import trio
 
 from gateway.daemons import NotListeningError
-from gateway.model import Assignment, Ready, Timings
+from gateway.model import Assignment, Ending, Ready, Timings
 from gateway.provider import ClaimLostError
 from sandman import wire
 from sandman.errors import (
-    DiedError,
+    BadRequestError,
+    DeletedError,
     ImagePullError,
     SandmanError,
     UnreachableError,
@@ -30,12 +34,14 @@ if TYPE_CHECKING:
     from gateway.allocation import Order
     from gateway.config import Settings
     from gateway.daemons import Daemons
-    from gateway.model import Instance, SandboxRequest
+    from gateway.model import Instance, PoolSpec, SandboxRequest
     from gateway.provider import Provider
     from gateway.roster import Roster
 
+log = structlog.get_logger()
+
 CLEANUP_S = 10.0
-"""Seconds for the deletion of a pod whose caller is gone; after that it is left to its lease."""
+"""Seconds for the deletion of a pod whose caller is gone; after that it is tried again later."""
 FIRST_PAUSE_S = 0.01
 """Pause between two dials of a daemon that is just starting (a swap takes 200 ms, a start 20 ms)."""
 LONGEST_PAUSE_S = 0.25
@@ -55,6 +61,21 @@ class Want:
     key: str | None
     record: Mapping[str, object]
     arrived: float
+
+    @property
+    def deadline(self) -> float:
+        """When the caller stops waiting, on the monotonic clock."""
+        return self.arrived + self.request.wait_s
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Taken:
+    """What an order may have taken."""
+
+    order: Order
+    namespace: str
+    name: str
+    claim_id: str
 
 
 class Fulfilment:
@@ -77,6 +98,7 @@ class Fulfilment:
         self._roster = roster
         self._settings = settings
         self._wall = wall
+        self._unsettled: deque[_Taken] = deque()
 
     async def carry_out(self, order: Order, want: Want) -> Ready:
         """Take the pod and bring it to the point where commands run.
@@ -88,11 +110,11 @@ class Fulfilment:
         """
         begun = trio.current_time()
         assignment = self._assignment(order, want)
-        namespace, name = self._target(order, want)
+        namespace, name = self._target(order)
         try:
             instance = await self._take(order, assignment, name)
             claimed = trio.current_time()
-            self._roster.taken(instance)
+            self._roster.taken(instance, uid_was_known=order.slot is not None)
             claim = handshake(assignment.claim_id, assignment.previous_boot_id, want.request)
             info = await self.wait_ready(instance, claim)
         except ClaimLostError:
@@ -137,21 +159,28 @@ class Fulfilment:
             key=want.key,
         )
 
-    def _target(self, order: Order, want: Want) -> tuple[str, str]:
+    def _target(self, order: Order) -> tuple[str, str]:
         """Namespace and name of the pod: a new one is named here, so that it can be found again
         when the reply to its creation is lost."""
         if order.slot is None:
-            spec = self._roster.pools[want.request.pool]
-            return spec.namespace, f"sandman-cold-{spec.name}-{secrets.token_hex(5)}"
+            spec = self._spec(order)
+            # A pool's name is a label's value, which may hold what a pod's name may not.
+            part = re.sub(r"[^a-z0-9]+", "-", spec.name.lower()).strip("-")
+            return spec.namespace, f"sandman-cold-{part}-{secrets.token_hex(5)}"
         placeholder = self._roster.registry.get(order.slot.uid)
         if placeholder is None:
             raise ClaimLostError(order.slot.uid)
         return placeholder.namespace, placeholder.name
 
+    def _spec(self, order: Order) -> PoolSpec:
+        spec = self._roster.pools.get(order.ticket.pool)
+        if spec is None:
+            raise BadRequestError(f"pool {order.ticket.pool!r} went away", field="pool")
+        return spec
+
     async def _take(self, order: Order, assignment: Assignment, name: str) -> Instance:
         if order.slot is None:
-            spec = self._roster.pools[order.ticket.pool]
-            return await self._provider.create(spec, name, assignment)
+            return await self._provider.create(self._spec(order), name, assignment)
         placeholder = self._roster.registry.get(order.slot.uid)
         if placeholder is None:
             raise ClaimLostError(order.slot.uid)
@@ -160,10 +189,31 @@ class Fulfilment:
     async def _discard(self, order: Order, namespace: str, name: str, claim_id: str) -> None:
         """Delete what the order took. A placeholder that does not carry the claim was never taken:
         it is given back."""
+        taken = _Taken(order, namespace, name, claim_id)
         with trio.move_on_after(CLEANUP_S, shield=True):
-            ours = await self._provider.discard(namespace, name, claim_id)
-            if not ours:
-                self._roster.allocation.give_back(order)
+            try:
+                await self._settle(taken)
+            except SandmanError as error:
+                log.warning("a pod could not be given up", pod=name, error=str(error))
+            else:
+                return
+        self._unsettled.append(taken)
+
+    async def _settle(self, taken: _Taken) -> None:
+        ours = await self._provider.discard(taken.namespace, taken.name, taken.claim_id)
+        if ours is None:
+            self._roster.allocation.give_back(taken.order)
+            return
+        # At once, and not when the watch tells: the same key must not find it again meanwhile.
+        ending = Ending("released", "the call that made it did not end well", at=self._wall())
+        self._roster.registry.remember(ours, ending)
+        self._roster.registry.remove(ours.uid, ending)
+
+    async def settle_again(self) -> None:
+        """Try once more what could not be given up. Until then its slots are nobody's."""
+        for _ in range(len(self._unsettled)):
+            taken = self._unsettled.popleft()
+            await self._discard(taken.order, taken.namespace, taken.name, taken.claim_id)
 
     # --- becoming ready ---
 
@@ -195,7 +245,7 @@ class Fulfilment:
             reason, message = instance.waiting
             raise ImagePullError(f"{instance.image}: {reason}: {message}", sandbox=instance.id)
         if ending is None:
-            raise DiedError("the pod went away before it was ready", sandbox=instance.id)
+            raise DeletedError("the pod went away before it was ready", sandbox=instance.id)
         raise ending.error(instance.id)
 
     def _too_late(self, instance: Instance) -> SandmanError:

@@ -20,6 +20,7 @@ from gateway.daemons import NotListeningError
 from gateway.fulfilment import Want, handshake
 from gateway.model import Ready, Timings
 from gateway.provider import ClaimLostError
+from gateway.roster import is_free
 from sandman.errors import (
     BadRequestError,
     CapacityError,
@@ -46,6 +47,11 @@ VETS_AT_ONCE = 32
 """Handshakes with new placeholders in flight: each costs both sides about a millisecond."""
 VET_PAUSES_S = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 """Pauses between tries to reach a new placeholder's daemon, which starts within 30 ms."""
+VET_AGAIN_S = 30.0
+"""Pause after that, for as long as it is there: nothing else would bring it in. 900 that do not
+answer, at a second each, take up all of VETS_AT_ONCE."""
+SETTLE_EVERY_S = 5.0
+"""Seconds between tries to give up pods that could not be: the API server was away."""
 
 
 class Pool:
@@ -78,12 +84,20 @@ class Pool:
         limiter = trio.CapacityLimiter(VETS_AT_ONCE)
         async with news, trio.open_nursery() as nursery:
             vetting: set[str] = set()
+            nursery.start_soon(self._settle)
             async for item in news:
                 fresh = self._roster.apply(item)
                 if fresh is not None and fresh.uid not in vetting:
                     vetting.add(fresh.uid)
                     nursery.start_soon(self._vet, fresh, vetting, limiter)
                 self._pump()
+            nursery.cancel_scope.cancel()
+
+    async def _settle(self) -> None:
+        while True:
+            await trio.sleep(SETTLE_EVERY_S)
+            await self._fulfilment.settle_again()
+            self._pump()
 
     # --- allocation ---
 
@@ -110,7 +124,7 @@ class Pool:
         )
         if want.key is None:
             return await self._allocate(want)
-        async with self._alone(want.key):
+        async with self._alone(want.key, want.deadline):
             made = self._roster.registry.with_key(want.key)
             return await (self._allocate(want) if made is None else self._again(made, want))
 
@@ -127,7 +141,7 @@ class Pool:
         waiter = _Waiter(Ticket(next(self._numbers), want.request.pool, want.image))
         self._waiters[waiter.ticket.number] = waiter
         try:
-            with trio.move_on_after(want.request.wait_s):
+            with trio.CancelScope(deadline=want.deadline):
                 return await self._attempts(waiter, want)
         finally:
             waiter.place = self._allocation.position(waiter.ticket)
@@ -174,7 +188,7 @@ class Pool:
                 "this Idempotency-Key was used with another request", sandbox=made.id
             )
         claim = handshake(made.claim_id or "", made.previous_boot_id, want.request)
-        with trio.move_on_after(want.request.wait_s):
+        with trio.CancelScope(deadline=want.deadline):
             info = await self._fulfilment.wait_ready(made, claim)
             now = self._roster.registry.get(made.uid) or made
             waited = (trio.current_time() - want.arrived) * 1e3
@@ -182,13 +196,21 @@ class Pool:
         raise UnreachableError("the sandbox of this key does not answer", sandbox=made.id)
 
     @contextlib.asynccontextmanager
-    async def _alone(self, key: str) -> AsyncIterator[None]:
+    async def _alone(self, key: str, deadline: float) -> AsyncIterator[None]:
         """One call at a time for each key: the others wait and then find what the first made."""
         entry = self._keys.setdefault(key, _KeyLock())
         entry.users += 1
         try:
-            async with entry.lock:
+            with trio.CancelScope(deadline=deadline) as waiting:
+                await entry.lock.acquire()
+            if waiting.cancelled_caught:
+                raise CapacityError(
+                    "an earlier call with this key is not over within wait_s", retry_after=1.0
+                )
+            try:
                 yield
+            finally:
+                entry.lock.release()
         finally:
             entry.users -= 1
             if not entry.users:
@@ -202,27 +224,27 @@ class Pool:
         """A placeholder counts as free once its daemon has answered, with its boot id."""
         try:
             info = await self._meet(instance, limiter)
-        except SandmanError as error:
-            # One odd pod (an unknown key, a stranger on the port) must not end the gateway.
-            log.warning("placeholder is of no use", pod=instance.name, error=str(error))
-        else:
-            if info is None:
-                log.warning("placeholder does not answer", pod=instance.name)
-            elif info.claim_id is None:
-                self._roster.vetted(instance.uid, info.boot_id)
-                self._pump()
         finally:
             vetting.discard(instance.uid)
+        if info is not None and info.claim_id is None:
+            self._roster.vetted(instance.uid, info.boot_id)
+            self._pump()
 
     async def _meet(self, instance: Instance, limiter: trio.CapacityLimiter) -> wire.Info | None:
-        """What the placeholder's daemon says; None when it stays silent."""
-        for pause in VET_PAUSES_S:
+        """What the placeholder's daemon says; None when it is no placeholder any more."""
+        for count, pause in enumerate(itertools.chain(VET_PAUSES_S, itertools.repeat(VET_AGAIN_S))):
+            now = self._roster.registry.get(instance.uid)
+            if now is None or not is_free(now):
+                return None
             try:
                 async with limiter:
-                    return await self._daemons.info(instance)
-            except NotListeningError:
-                await trio.sleep(pause)
-        return None
+                    return await self._daemons.info(now)
+            except (NotListeningError, SandmanError) as error:
+                # One odd pod (an unknown key, a stranger on the port) must not end the gateway.
+                if count == len(VET_PAUSES_S):
+                    log.warning("placeholder is of no use", pod=now.name, error=str(error))
+            await trio.sleep(pause)
+        raise AssertionError("unreachable")
 
 
 class _Waiter:

@@ -6,6 +6,7 @@ document before the response began, an ERROR frame after). It never ends as a re
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,6 +15,7 @@ import trio
 from gateway.daemons import LostError, NotListeningError
 from sandman import names, wire
 from sandman.errors import (
+    BadRequestError,
     DeletedError,
     DiedError,
     OutcomeUnknownError,
@@ -22,7 +24,7 @@ from sandman.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator
 
     import httpx
     from starlette.types import Receive, Scope, Send
@@ -33,17 +35,20 @@ if TYPE_CHECKING:
     from gateway.roster import Roster
     from gateway.upstream import Upstream
 
-REQUEST_HEADERS = ("content-type", "content-length", "accept", "range")
+REQUEST_HEADERS = (b"content-type", b"content-length", b"accept", b"range")
 """What goes on to the daemon. A list of what may, not of what may not: the caller's Authorization,
 cookies, hop-by-hop and routing headers have no business inside a sandbox."""
 RESPONSE_HEADERS = (
-    "content-type",
-    "content-length",
-    "content-range",
-    "accept-ranges",
-    "sandman-mode",
-    "retry-after",
+    b"content-type",
+    b"content-length",
+    b"content-range",
+    b"accept-ranges",
+    b"sandman-mode",
+    b"retry-after",
 )
+INFO_S = 10.0
+"""Seconds for a daemon to tell its boot to a replica that has not met it; there is no second try, and
+a node on which fifty sandboxes start at once is slow."""
 SAFE_HEADERS = (
     (b"content-security-policy", b"sandbox"),
     (b"x-content-type-options", b"nosniff"),
@@ -96,7 +101,7 @@ class Proxy:
         if known is not None:
             return known
         try:
-            info = await self._upstream.info(instance)
+            info = await self._upstream.info(instance, INFO_S)
         except NotListeningError as error:
             raise await self._diagnose(
                 instance, LostError(str(error), sent=False), "GET"
@@ -121,6 +126,9 @@ class Proxy:
         instance, reply = forwarding.instance, _Reply(send)
         lost: LostError | None = None
         with trio.CancelScope() as ended, self._registry.during(instance.uid, ended):
+            if (over := self._known_end(instance)) is not None:
+                # It ended between the look-up and here: nobody would cancel this call.
+                raise over
             try:
                 await self._exchange(forwarding, scope, receive, reply)
             except LostError as error:
@@ -132,10 +140,16 @@ class Proxy:
         self, forwarding: Forwarding, scope: Scope, receive: Receive, reply: _Reply
     ) -> None:
         headers = request_headers(scope, forwarding.boot_id)
-        content = body_of(receive) if has_body(headers, scope) else None
-        async with self._upstream.open(
-            forwarding.instance, scope["method"], forwarding.path, headers, content
-        ) as response:
+        async with (
+            contextlib.aclosing(body_of(receive)) as body,
+            self._upstream.open(
+                forwarding.instance,
+                scope["method"],
+                forwarding.path,
+                headers,
+                body if has_body(scope) else None,
+            ) as response,
+        ):
             await reply.start(response)
             async for chunk in response.aiter_raw():
                 await reply.body(chunk)
@@ -204,26 +218,34 @@ class _Reply:
         self._started = False
 
     async def start(self, response: httpx.Response) -> None:
-        if response.headers.get("content-type", "").startswith(names.MEDIA_FRAMES):
+        given = {name.lower(): value for name, value in response.headers.raw}
+        kept = [(name, given[name]) for name in RESPONSE_HEADERS if name in given]
+        media = given.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if media == names.MEDIA_FRAMES.encode():
             self._frames = wire.FrameDecoder()
-        headers = [
-            (name.encode(), response.headers[name].encode("latin-1"))
-            for name in RESPONSE_HEADERS
-            if name in response.headers
-        ]
+            # An ERROR frame may be added, and a frame that is not whole left out.
+            kept = [header for header in kept if header[0] != b"content-length"]
         await self._send(
             {
                 "type": "http.response.start",
                 "status": response.status_code,
-                "headers": [*headers, *SAFE_HEADERS],
+                "headers": [*kept, *SAFE_HEADERS],
             }
         )
         self._started = True
 
     async def body(self, chunk: bytes) -> None:
-        """Pass bytes on; of frames whole ones only, so that an ERROR frame can always follow."""
+        """Pass bytes on; of frames whole ones only, so that an ERROR frame can always follow.
+
+        Raises:
+            LostError: what should be frames is not.
+        """
         if self._frames is not None:
-            chunk = b"".join(wire.encode_frame(*frame) for frame in self._frames.feed(chunk))
+            try:
+                frames = list(self._frames.feed(chunk))
+            except BadRequestError as error:
+                raise LostError(f"its answer makes no sense: {error.detail}", sent=True) from error
+            chunk = b"".join(wire.encode_frame(*frame) for frame in frames)
         if chunk:
             await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
 
@@ -241,41 +263,35 @@ class _Reply:
         if self._frames is None:
             # A body cut short of its length or last chunk is an error to every HTTP client.
             raise BrokenBodyError(str(error))
-        problem = json.dumps(error.problem()).encode()
-        await self.body(
-            wire.encode_frame(wire.ERROR, problem)
-        ) if not self._frames.is_clean else None
-        await self._send(
-            {
-                "type": "http.response.body",
-                "body": wire.encode_frame(wire.ERROR, problem),
-                "more_body": False,
-            }
-        )
+        frame = wire.encode_frame(wire.ERROR, json.dumps(error.problem()).encode())
+        await self._send({"type": "http.response.body", "body": frame, "more_body": False})
 
 
 class BrokenBodyError(Exception):
     """The sandbox was lost in the middle of a body; the connection to the caller is cut."""
 
 
-def request_headers(scope: Scope, boot_id: str) -> dict[str, str]:
-    """Headers for the daemon: the caller's that may pass, and the boot that is meant."""
+def request_headers(scope: Scope, boot_id: str) -> list[tuple[bytes, bytes]]:
+    """Headers for the daemon: the caller's that may pass, and the boot that is meant. As bytes: their
+    values need not be ASCII."""
     given = dict(scope["headers"])
-    passed = {
-        name: given[name.encode()].decode("latin-1")
-        for name in REQUEST_HEADERS
-        if name.encode() in given
-    }
-    return {**passed, names.HEADER_BOOT_ID: boot_id}
+    if b"transfer-encoding" in given:
+        # It overrides the length, which may be a lie (RFC 9112, 6.3).
+        given.pop(b"content-length", None)
+    passed = [(name, given[name]) for name in REQUEST_HEADERS if name in given]
+    return [*passed, (names.HEADER_BOOT_ID.encode(), boot_id.encode())]
 
 
-def has_body(headers: Mapping[str, str], scope: Scope) -> bool:
-    """Whether the caller sends a body."""
-    chunked = any(name == b"transfer-encoding" for name, _ in scope["headers"])
-    return chunked or headers.get("content-length", "0") != "0"
+def has_body(scope: Scope) -> bool:
+    """Whether the caller sends a body. HTTP/2 needs no header to say so."""
+    given = dict(scope["headers"])
+    if b"transfer-encoding" in given or given.get(b"content-length", b"0") != b"0":
+        return True
+    untold = scope.get("http_version") == "2" and b"content-length" not in given
+    return untold and scope["method"] in {"POST", "PUT"}
 
 
-async def body_of(receive: Receive) -> AsyncIterator[bytes]:
+async def body_of(receive: Receive) -> AsyncGenerator[bytes, None]:
     """The request's body as it comes in."""
     more = True
     while more:

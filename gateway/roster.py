@@ -29,6 +29,8 @@ class Roster:
         self.registry = registry
         self.allocation = allocation
         self.pools: dict[str, PoolSpec] = {}
+        """By name. Where several namespaces have a pool of one name, the one told of last."""
+        self._specs: dict[str, dict[str, PoolSpec]] = {}
         self.synced = trio.Event()
         self._boots: dict[str, str] = {}
         self._changes: dict[str, trio.Event] = {}
@@ -45,8 +47,8 @@ class Roster:
                 self._gone(uid, ending)
             case providers.PoolSeen(spec):
                 self._pool_seen(spec)
-            case providers.PoolGone(name):
-                self.pools.pop(name, None)
+            case providers.PoolGone(namespace, name):
+                self._pool_gone(namespace, name)
             case providers.NodeSeen(name, closed):
                 self.allocation.cordon(name, closed=closed)
             case providers.Synced():
@@ -64,13 +66,27 @@ class Roster:
         """The daemon start that was vetted."""
         return self._boots.get(uid)
 
-    def taken(self, instance: Instance) -> None:
-        """Our own claim or creation succeeded, and this is what the API server answered."""
+    def taken(self, instance: Instance, *, uid_was_known: bool) -> None:
+        """Our own claim or creation succeeded, and this is what the API server answered.
+
+        The watch may have overtaken the answer: what it told of the claimed pod is newer, and a pod
+        that it has seen go must not come in again, for nobody would ever take it out.
+        """
+        known = self.registry.get(instance.uid)
+        is_gone = known is None and (uid_was_known or self.registry.ending(instance.id) is not None)
+        if is_gone or (known is not None and known.claim_id == instance.claim_id):
+            return
         self.registry.put(instance, claimed=True)
 
     async def wait_change(self, uid: str) -> None:
         """Return at the pod's next news."""
-        await self._changes.setdefault(uid, trio.Event()).wait()
+        event = self._changes.setdefault(uid, trio.Event())
+        try:
+            await event.wait()
+        finally:
+            # Of a pod that is gone there will be no news to take it away.
+            if not event.statistics().tasks_waiting and self._changes.get(uid) is event:
+                del self._changes[uid]
 
     def _offer(self, instance: Instance) -> None:
         spec = self.pools.get(instance.pool)
@@ -82,6 +98,7 @@ class Roster:
     def _pool_seen(self, spec: PoolSpec) -> None:
         """A pool may be told of after its pods, and its swap setting may change."""
         old = self.pools.get(spec.name)
+        self._specs.setdefault(spec.name, {})[spec.namespace] = spec
         self.pools[spec.name] = spec
         if old is not None and old.swap == spec.swap:
             return
@@ -91,12 +108,24 @@ class Roster:
                 self.allocation.withdraw(uid)
                 self._offer(instance)
 
+    def _pool_gone(self, namespace: str, name: str) -> None:
+        left = self._specs.get(name, {})
+        left.pop(namespace, None)
+        if left:
+            self._pool_seen(next(reversed(left.values())))
+        else:
+            self._specs.pop(name, None)
+            self.pools.pop(name, None)
+
     def _seen(self, instance: Instance) -> Instance | None:
         instance = self.registry.put(instance)
         self._wake(instance.uid)
         if is_free(instance):
             return None if instance.uid in self._boots else instance
         self.allocation.withdraw(instance.uid)
+        if instance.state == names.STATE_FREE:
+            # Should it come back, another daemon may answer there: it is met anew.
+            self._boots.pop(instance.uid, None)
         return None
 
     def _gone(self, uid: str, ending: Ending) -> None:

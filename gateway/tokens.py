@@ -73,7 +73,7 @@ def parse_api_keys(data: Mapping[str, bytes]) -> tuple[dict[str, ApiKey], list[s
     for key_id, raw in data.items():
         try:
             keys[key_id] = _read_entry(key_id, raw)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             bad.append(key_id)
     return keys, sorted(bad)
 

@@ -8,7 +8,11 @@ an address dialled: always the one of a pod in the registry, never one that a ca
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
+import re
+import socket
+import ssl
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,10 +21,10 @@ import trio
 
 from gateway.daemons import LostError, NotListeningError
 from sandman import grants, names, wire
-from sandman.errors import DiedError, InternalError, from_problem
+from sandman.errors import BadRequestError, DiedError, UnreachableError, from_problem
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
     from gateway.config import Settings
     from gateway.model import Instance
@@ -36,6 +40,18 @@ SHAKE_S = 1.0
 """Seconds for one try of a handshake: a pod whose network is just being made drops packets."""
 DIAL_PAUSES_S = (0.05, 0.2, 0.8)
 """Pauses between tries to connect to a sandbox that should be there: as long as a network blip."""
+KEEP_ALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000),
+)
+"""A command may be silent for hours, so reading has no time limit. A node that is lost sends no end
+either: half a minute without its acknowledgement ends the connection."""
+_BOOT_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""A boot id becomes a header's value and part of a token."""
+Header = tuple[bytes, bytes]
 
 
 class DaemonKeys(Protocol):
@@ -59,6 +75,9 @@ class Upstream:
         self._connect_s = settings.connect_s
         self._port = settings.daemon_port
         self._open: OrderedDict[str, _Entry] = OrderedDict()
+        # Never used, for daemons speak plain HTTP. Without it httpx reads the authorities of the
+        # whole internet for each transport: 49 ms of CPU.
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
     def __repr__(self) -> str:
         return f"<Upstream transports={len(self._open)}>"
@@ -71,34 +90,40 @@ class Upstream:
 
     # --- handshakes ---
 
-    async def info(self, instance: Instance) -> wire.Info:
-        """See `Daemons.info`."""
-        return await self._shake(instance, "GET", "/v1/info", None)
+    async def info(self, instance: Instance, patience_s: float = SHAKE_S) -> wire.Info:
+        """See `Daemons.info`. `patience_s`: seconds for the answer; more where there is no next try."""
+        return await self._shake(instance, "GET", "/v1/info", None, patience_s)
 
     async def claim(self, instance: Instance, claim: wire.Claim) -> wire.Info:
         """See `Daemons.claim`."""
-        info = await self._shake(instance, "POST", "/v1/claim", claim.to_json())
+        info = await self._shake(instance, "POST", "/v1/claim", claim.to_json(), SHAKE_S)
         if claim.previous_boot_id is not None and info.boot_id == claim.previous_boot_id:
             raise NotListeningError("the daemon from before the swap")
         return info
 
     async def _shake(
-        self, instance: Instance, method: str, path: str, body: dict[str, object] | None
+        self,
+        instance: Instance,
+        method: str,
+        path: str,
+        body: dict[str, object] | None,
+        patience_s: float,
     ) -> wire.Info:
         content = None if body is None else json.dumps(body).encode()
-        headers = {"content-type": names.MEDIA_JSON} if content else {}
+        headers = [(b"content-type", names.MEDIA_JSON.encode())] if content else []
+        token = self._token(instance)
+        if token is None:
+            # The watch of the keys may be behind that of the pods; it is not for long.
+            raise NotListeningError(f"there is no key {instance.key_id!r} yet")
         try:
-            with trio.fail_after(SHAKE_S):
-                async with self._request(instance, method, path, headers, content) as response:
-                    answer = wire.load_object(await _read_little(response))
+            with trio.fail_after(patience_s):
+                async with self._request(
+                    instance, token, method, path, headers, content
+                ) as response:
+                    data = await _read_little(response)
         except (httpx.TransportError, trio.TooSlowError) as error:
-            raise NotListeningError(str(error)) from error
-        if response.status_code == httpx.codes.OK:
-            return wire.Info.from_json(answer)
-        refusal = from_problem(answer, response.status_code)
-        if refusal.reason == "conflict" and "boot_id" in refusal.facts:
-            raise NotListeningError("the daemon from before the swap")
-        raise refusal
+            raise NotListeningError(str(error) or "no answer in time") from error
+        return _info(response.status_code, data)
 
     # --- calls ---
 
@@ -108,18 +133,32 @@ class Upstream:
         instance: Instance,
         method: str,
         path: str,
-        headers: Mapping[str, str],
+        headers: Sequence[Header],
         content: AsyncIterator[bytes] | None,
     ) -> AsyncIterator[httpx.Response]:
         """Send a call on; the response's body is read by the caller within the block.
 
         Connecting is tried again while nothing was sent. After the first byte nothing is.
 
+        Args:
+            instance: where to.
+            method: the caller's.
+            path: path and query, sent as they are: to decode and encode would change files' names.
+            headers: names and values, as bytes.
+            content: the body, None when there is none.
+
         Raises:
-            LostError: no connection, or it broke before or after the response's head.
+            LostError: no connection, it broke before or after the response's head, or what answers
+                there is not the daemon.
+            UnreachableError: the key to speak to it is not here yet.
         """
         async with contextlib.AsyncExitStack() as stack:
             response = await self._dial(stack, instance, method, path, headers, content)
+            if response.status_code == httpx.codes.UNAUTHORIZED:
+                # An address is given anew soon after its pod is gone. The caller's token is well.
+                raise LostError("another daemon answers there", sent=False)
+            if not 200 <= response.status_code < 600:
+                raise LostError(f"its answer has status {response.status_code}", sent=True)
             try:
                 yield response
             except httpx.TransportError as error:
@@ -131,12 +170,19 @@ class Upstream:
         instance: Instance,
         method: str,
         path: str,
-        headers: Mapping[str, str],
+        headers: Sequence[Header],
         content: AsyncIterator[bytes] | None,
     ) -> httpx.Response:
+        token = self._token(instance)
+        if token is None:
+            raise UnreachableError(
+                f"there is no key {instance.key_id!r} to speak to this sandbox with yet",
+                sandbox=instance.id,
+                retry_after=1.0,
+            )
         for pause in (*DIAL_PAUSES_S, None):
             try:
-                request = self._request(instance, method, path, headers, content)
+                request = self._request(instance, token, method, path, headers, content)
                 return await stack.enter_async_context(request)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 if pause is None:
@@ -150,19 +196,19 @@ class Upstream:
     async def _request(
         self,
         instance: Instance,
+        token: str,
         method: str,
         path: str,
-        headers: Mapping[str, str],
+        headers: Sequence[Header],
         content: bytes | AsyncIterator[bytes] | None,
     ) -> AsyncIterator[httpx.Response]:
-        host = f"[{instance.address}]" if ":" in (instance.address or "") else instance.address
         timeout = {"connect": self._connect_s, "read": None, "write": None, "pool": None}
         request = httpx.Request(
             method,
-            f"http://{host}:{self._port}{path}",
-            headers={**headers, "authorization": f"Bearer {self._token(instance)}"},
+            f"http://{_host(instance.address)}:{self._port}/",
+            headers=[*headers, (b"authorization", f"Bearer {token}".encode())],
             content=content,
-            extensions={"timeout": timeout},
+            extensions={"timeout": timeout, "target": path.encode("latin-1")},
         )
         with self._use(instance) as transport:
             response = await transport.handle_async_request(request)
@@ -172,19 +218,15 @@ class Upstream:
                 with trio.move_on_after(1.0, shield=True):
                     await response.aclose()
 
-    def _token(self, instance: Instance) -> str:
+    def _token(self, instance: Instance) -> str | None:
         key = self._credentials.daemon_keys.get(instance.key_id)
-        if key is None:
-            raise InternalError(
-                f"no key {instance.key_id!r} to speak to this sandbox's daemon", sandbox=instance.id
-            )
-        return grants.daemon_token(key, instance.namespace, instance.nonce)
+        return None if key is None else grants.daemon_token(key, instance.namespace, instance.nonce)
 
     @contextlib.contextmanager
     def _use(self, instance: Instance) -> Iterator[httpx.AsyncHTTPTransport]:
         entry = self._open.get(instance.uid)
         if entry is None:
-            entry = self._open[instance.uid] = _Entry()
+            entry = self._open[instance.uid] = _Entry(self._tls)
         self._open.move_to_end(instance.uid)
         entry.users += 1
         try:
@@ -211,9 +253,50 @@ async def _read_little(response: httpx.Response) -> bytes:
     return data
 
 
+def _host(address: str | None) -> str:
+    """The host of a URL; an address, never a name that somebody would have to resolve."""
+    try:
+        host = ipaddress.ip_address((address or "").partition("%")[0])
+    except ValueError as error:
+        raise httpx.ConnectError(f"the pod has no address: {address!r}") from error
+    return f"[{host}]" if host.version == 6 else str(host)
+
+
+def _info(status: int, data: bytes) -> wire.Info:
+    """What a daemon answered to a handshake. It may be anything: the sandbox is hostile.
+
+    Raises:
+        NotListeningError: another pod's daemon, or still the one from before the swap.
+        DiedError: not a daemon.
+        SandmanError: the daemon refuses.
+    """
+    if status == httpx.codes.UNAUTHORIZED:
+        raise NotListeningError("what answers there does not accept this pod's token")
+    try:
+        answer = wire.load_object(data)
+        if status == httpx.codes.OK:
+            return _with_sound_boot_id(wire.Info.from_json(answer))
+        refusal = from_problem(answer, status)
+        # NaN and the like can be read and not be told.
+        json.dumps(refusal.problem(), allow_nan=False)
+    except (BadRequestError, ValueError, OverflowError, RecursionError) as error:
+        raise DiedError("what answers there is not the daemon: it makes no sense") from error
+    if refusal.reason == "conflict" and "boot_id" in refusal.facts:
+        raise NotListeningError("the daemon from before the swap")
+    raise refusal
+
+
+def _with_sound_boot_id(info: wire.Info) -> wire.Info:
+    if not _BOOT_ID.fullmatch(info.boot_id):
+        raise ValueError(info.boot_id)
+    return info
+
+
 class _Entry:
     """A transport and how many calls use it."""
 
-    def __init__(self) -> None:
-        self.transport = httpx.AsyncHTTPTransport(limits=LIMITS, trust_env=False)
+    def __init__(self, tls: ssl.SSLContext) -> None:
+        self.transport = httpx.AsyncHTTPTransport(
+            verify=tls, limits=LIMITS, trust_env=False, socket_options=KEEP_ALIVE
+        )
         self.users = 0

@@ -24,7 +24,7 @@ def sandbox(instance: Instance) -> dict[str, object]:
         "image_digest": instance.image_digest,
         "node": instance.node,
         "run": instance.run,
-        "labels": instance.request.get("labels") or {},
+        "labels": labels(instance),
         "created_at": moment(instance.created_at),
         "expires_at": moment(instance.expires_at),
     }
@@ -35,6 +35,14 @@ def sandbox(instance: Instance) -> dict[str, object]:
             "at": moment(instance.ending.at),
         }
     return shown
+
+
+def labels(instance: Instance) -> dict[str, str]:
+    """The caller's labels; none when somebody broke the annotation."""
+    kept = instance.request.get("labels")
+    if not isinstance(kept, dict) or not all(isinstance(one, str) for one in kept.values()):
+        return {}
+    return kept
 
 
 def ready(made: Ready, token: str) -> dict[str, object]:

@@ -37,8 +37,9 @@ class PoolSeen:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PoolGone:
-    """A pool's Deployment is no more."""
+    """A pool's Deployment is no more. Other namespaces may hold one of the same name."""
 
+    namespace: str
     name: str
 
 
@@ -74,9 +75,13 @@ class Provider(Protocol):
     async def delete(self, instance: Instance) -> None:
         """Delete exactly this pod (by uid); one that is gone already is no error."""
 
-    async def discard(self, namespace: str, name: str, claim_id: str) -> bool:
+    async def discard(self, namespace: str, name: str, claim_id: str) -> Instance | None:
         """Delete the pod if it carries this claim, even when the reply to the claim or creation was
-        lost; answers whether it did."""
+        lost; answers which it deleted.
+
+        Raises:
+            SandmanError: whether it carries the claim is not known.
+        """
 
     async def read(self, namespace: str, name: str) -> Instance | None:
         """The pod as the API server has it now."""

@@ -5,6 +5,7 @@ Here Kubernetes errors become ours; nothing of `sandman.service.kube` goes furth
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import structlog
@@ -30,6 +31,10 @@ log = structlog.get_logger()
 
 DELETE_GRACE_S = 1
 """Seconds between TERM and KILL for a released pod: its daemon exits at once on TERM."""
+RETRY_MAX_S = 60.0
+"""Longest wait that a caller is told, whatever the API server or a proxy before it says."""
+CONFLICT_TRIES = 3
+"""For a claim; the API server has tried five times itself before it answers 409."""
 EXPLAIN_TRIES = 8
 EXPLAIN_PAUSE_S = 0.25
 """The event with the cause is written beside the status, up to two seconds later."""
@@ -51,9 +56,7 @@ class KubernetesProvider:
         """See `Provider.claim`."""
         operations = patches.claim(instance, assignment, self._wall())
         try:
-            pod = await self._api.patch_json(
-                kube.PODS, instance.name, operations, namespace=instance.namespace
-            )
+            pod = await self._patch(instance, operations)
         except (kube.InvalidError, kube.NotFoundError) as error:
             if isinstance(error, kube.InvalidError) and not error.is_patch_failure:
                 raise BadRequestError(
@@ -63,6 +66,17 @@ class KubernetesProvider:
         except kube.KubeError as error:
             raise translate(error) from error
         return pods.instance(pod)
+
+    async def _patch(self, instance: Instance, operations: list[patches.Operation]) -> kube.Pod:
+        """Once more when others (the kubelet) wrote the pod all the time: a 409 was not carried out."""
+        for _ in range(CONFLICT_TRIES - 1):
+            with contextlib.suppress(kube.ConflictError):
+                return await self._api.patch_json(
+                    kube.PODS, instance.name, operations, namespace=instance.namespace
+                )
+        return await self._api.patch_json(
+            kube.PODS, instance.name, operations, namespace=instance.namespace
+        )
 
     async def create(self, spec: PoolSpec, name: str, assignment: Assignment) -> Instance:
         """See `Provider.create`."""
@@ -81,13 +95,13 @@ class KubernetesProvider:
             kube.Deletion(uid=instance.uid, grace_period_s=DELETE_GRACE_S),
         )
 
-    async def discard(self, namespace: str, name: str, claim_id: str) -> bool:
+    async def discard(self, namespace: str, name: str, claim_id: str) -> Instance | None:
         """See `Provider.discard`."""
         instance = await self.read(namespace, name)
         if instance is None or instance.claim_id != claim_id:
-            return False
+            return None
         await self.delete(instance)
-        return True
+        return instance
 
     async def read(self, namespace: str, name: str) -> Instance | None:
         """See `Provider.read`."""
@@ -141,5 +155,6 @@ def translate(error: kube.KubeError) -> SandmanError:
     if isinstance(error, kube.InvalidError) and "image" in text:
         return ImageNotFoundError(f"the API server refuses the image: {text}")
     if isinstance(error, (kube.ThrottledError, kube.UnavailableError)):
-        return UnreachableError(f"the API server: {text}", retry_after=error.retry_after or 1.0)
+        wait = min(error.retry_after or 1.0, RETRY_MAX_S)
+        return UnreachableError(f"the API server: {text}", retry_after=wait)
     return InternalError(f"the API server: {error}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING
 
 from gateway.model import Instance, PoolSpec
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sandman.service.kube.objects import ContainerStatus, Deployment, Node, Pod
+
+
+LAST_MOMENT = 253402300799.0
+"""The end of the year 9999: later ones cannot be told as a date."""
+MAX_DIGITS = 9
+"""Of a pool's maximum; a cluster has fewer pods by far."""
 
 
 def instance(pod: Pod) -> Instance:
@@ -56,7 +63,7 @@ def pool(deployment: Deployment) -> PoolSpec | None:
     """A pool's Deployment; None when its template has no container, which the server never admits."""
     meta = deployment.metadata
     template = deployment.spec.template or {}
-    containers = template.get("spec", {}).get("containers") or [{}]
+    containers = (template.get("spec") or {}).get("containers") or [{}]
     image = containers[0].get("image")
     if not image:
         return None
@@ -67,7 +74,7 @@ def pool(deployment: Deployment) -> PoolSpec | None:
         image=image,
         swap=meta.annotation(names.ANNOTATION_POOL_SWAP, "true") == "true",
         wanted=deployment.spec.replicas if deployment.spec.replicas is not None else 1,
-        most=int(most) if most.isdecimal() else None,
+        most=int(most) if most.isdecimal() and len(most) <= MAX_DIGITS else None,
         template=template,
     )
 
@@ -86,10 +93,15 @@ def main_status(pod: Pod) -> ContainerStatus | None:
 def load_object(text: str) -> Mapping[str, object]:
     """The JSON object in an annotation; empty when it is absent or was broken by somebody."""
     try:
-        value = json.loads(text) if text else {}
-    except ValueError:
+        value = json.loads(text, parse_constant=_refuse) if text else {}
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def _refuse(constant: str) -> object:
+    """NaN and Infinity, which Python reads and no other JSON reader does."""
+    raise ValueError(constant)
 
 
 def _waiting(main: ContainerStatus | None) -> tuple[str, str] | None:
@@ -111,7 +123,11 @@ def _seconds(moment: datetime | None) -> float | None:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None
+    """Seconds since the epoch that can be told as a date."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    # Compared before it is converted: an int may be too large for a float.
+    return float(value) if 0 <= value <= LAST_MOMENT and math.isfinite(value) else None
 
 
 def _text(value: object) -> str | None:

@@ -25,20 +25,21 @@ async def watch(
 ) -> None:
     """Send news until cancelled; `Synced` once when everything that was there has been told."""
     async with send, trio.open_nursery() as nursery:
-        reflectors: list[kube.Reflector[Any]] = []
+        told: list[trio.Event] = []
 
         def begin(
             translate: Callable[[Any, bool], Iterator[News]], reflector: kube.Reflector[Any]
         ) -> None:
-            reflectors.append(reflector)
-            nursery.start_soon(_relay, reflector, translate, send.clone())
+            told.append(trio.Event())
+            nursery.start_soon(_relay, reflector, translate, send.clone(), told[-1])
 
         begin(_node, kube.Reflector(api, kube.NODES))
         for namespace in namespaces:
             begin(_pool, _of_pools(api, kube.DEPLOYMENTS, namespace))
             begin(_pod, _of_pools(api, kube.PODS, namespace))
-        for reflector in reflectors:
-            await reflector.synced.wait()
+        # Not when the reflectors have it, but when it has gone on from here.
+        for event in told:
+            await event.wait()
         await send.send(Synced())
 
 
@@ -50,13 +51,15 @@ async def _relay(
     reflector: kube.Reflector[Any],
     translate: Callable[[Any, bool], Iterator[News]],
     send: trio.MemorySendChannel[News],
+    told: trio.Event,
 ) -> None:
-    """Run one reflector and pass on what its changes mean."""
+    """Run one reflector and pass on what its changes mean; `told` once the first list has been."""
     into, out = trio.open_memory_channel[kube.Change[Any]](BUFFER)
     async with send, out, trio.open_nursery() as nursery:
         nursery.start_soon(reflector.run, into)
         async for change in out:
             if isinstance(change, kube.Synced):
+                told.set()
                 continue
             for news in translate(change.object, isinstance(change, kube.Deleted)):
                 await send.send(news)
@@ -72,7 +75,7 @@ def _pod(pod: kube.Pod, gone: bool) -> Iterator[News]:
 def _pool(deployment: kube.Deployment, gone: bool) -> Iterator[News]:
     spec = pods.pool(deployment)
     if gone:
-        yield PoolGone(deployment.metadata.label(names.LABEL_POOL))
+        yield PoolGone(deployment.metadata.namespace, deployment.metadata.label(names.LABEL_POOL))
     elif spec is not None:
         yield PoolSeen(spec)
 

@@ -44,6 +44,7 @@ class FakeCluster:
         self.up_at: dict[str, float] = {}
         self.bad_images: dict[str, str] = {}
         self.fail_claims: list[Exception] = []
+        self.fail_discards: list[Exception] = []
         self.writes: list[tuple[str, str]] = []
         self.delay_before = 0.0
         self.delay_after = 0.0
@@ -53,6 +54,12 @@ class FakeCluster:
 
     def pool(self, name: str = "root", *, image: str = BASE, swap: bool = True) -> None:
         self.send.send_nowait(PoolSeen(PoolSpec("ns", name, image, swap, 1, None)))
+
+    def tell_anew(self) -> None:
+        """All there is, into a new channel: for a gateway that only begins."""
+        self.send, self.receive = trio.open_memory_channel[News](1000)
+        for pod in self.pods.values():
+            self.send.send_nowait(Seen(pod))
 
     def synced(self) -> None:
         self.send.send_nowait(Synced())
@@ -123,12 +130,14 @@ class FakeCluster:
         if instance.uid in self.pods:
             self.remove(instance.uid, Ending("deleted", "somebody deleted its pod"))
 
-    async def discard(self, namespace: str, name: str, claim_id: str) -> bool:
+    async def discard(self, namespace: str, name: str, claim_id: str) -> Instance | None:
+        if self.fail_discards:
+            raise self.fail_discards.pop(0)
         found = await self.read(namespace, name)
         if found is None or found.claim_id != claim_id:
-            return False
+            return None
         await self.delete(found)
-        return True
+        return found
 
     async def read(self, namespace: str, name: str) -> Instance | None:
         await trio.lowlevel.checkpoint()

@@ -231,19 +231,16 @@ async def test_a_new_allocator_finishes_the_handshake_of_one_that_was_lost(autoj
     """The first allocator claimed and vanished: the second knows the claim from the pod alone."""
     cluster = FakeCluster()
     cluster.placeholder()
+    cluster.fail_discards = [UnreachableError("it vanished: its cleanup never ran")]
     async with running(cluster) as pool:
         with trio.move_on_after(0.1):
-            cluster.delete = keep  # it vanished: its cleanup never ran
             await pool.allocate("acme", want(), "k")
-        del cluster.delete
-        [orphan] = cluster.leased()
+    [orphan] = cluster.leased()
+    cluster.tell_anew()
+    async with running(cluster) as pool:
         made = await pool.allocate("acme", want(), "k")
         assert made.instance.uid == orphan.uid
         assert made.boot_id != orphan.previous_boot_id
-
-
-async def keep(_instance) -> None:
-    await trio.lowlevel.checkpoint()
 
 
 async def test_a_sandbox_of_the_key_that_does_not_answer_is_unreachable_not_made_anew(

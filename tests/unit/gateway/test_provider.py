@@ -1,0 +1,265 @@
+"""The provider's calls, by the real client, to an API server that keeps state."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+import msgspec
+import pytest
+from trio.testing import MockClock
+
+from gateway.model import Assignment, Ending, Instance, PoolSpec, Tier
+from gateway.provider import ClaimLostError, kubernetes, pods
+from gateway.provider.kubernetes import KubernetesProvider
+from sandman import names
+from sandman.errors import (
+    BadRequestError,
+    ImageNotFoundError,
+    InternalError,
+    QuotaError,
+    UnreachableError,
+)
+from sandman.service import kube
+from tests.fakes.api_server import ApiServer
+from tests.fakes.objects import (
+    BASE,
+    NAMESPACE,
+    TASK,
+    annotation,
+    deployment,
+    event,
+    injected,
+    placeholder,
+    template,
+)
+from tests.unit.service.fake_api import Answer, status
+
+
+@pytest.fixture
+def hasty_clock():
+    """Seconds of waiting pass fifty times as fast; sockets are real."""
+    return MockClock(rate=50.0)
+
+
+@contextlib.asynccontextmanager
+async def provided():
+    server = ApiServer()
+    async with server.client() as api:
+        yield server, KubernetesProvider(api, lambda: 1000.0), api
+
+
+def assignment(**changes) -> Assignment:
+    values = {
+        "claim_id": "c1", "previous_boot_id": None, "tier": Tier.SWAP, "tenant": "acme",
+        "image": TASK, "expires_at": 2000.0, "max_s": 100.0, "request": {},
+    }  # fmt: skip
+    return Assignment(**(values | changes))
+
+
+async def free_one(server: ApiServer, api: kube.Kube, name: str = "p1") -> Instance:
+    server.put("pods", placeholder(name))
+    return pods.instance(await api.get(kube.PODS, name, namespace=NAMESPACE))
+
+
+SPEC = PoolSpec(NAMESPACE, "root", BASE, swap=True, wanted=1, most=None, template=template())
+
+
+async def test_a_claim_is_one_write_after_which_the_pod_says_whose_it_is():
+    async with provided() as (server, provider, api):
+        taken = await provider.claim(await free_one(server, api), assignment(run="r1", key="k"))
+        assert (taken.state, taken.tenant, taken.run, taken.key, taken.claim_id, taken.image) == (
+            names.STATE_LEASED, "acme", "r1", "k", "c1", TASK,
+        )  # fmt: skip
+        assert server.writes == [("PATCH", "pods", "p1")]
+        kept = server.named("pods", "p1")
+        assert "ownerReferences" not in kept["metadata"]
+        assert annotation(kept, names.ANNOTATION_LEASE) == {"expires_at": 2000.0}
+
+
+async def test_of_two_claims_of_one_placeholder_one_is_lost():
+    async with provided() as (server, provider, api):
+        free = await free_one(server, api)
+        await provider.claim(free, assignment(claim_id="first"))
+        with pytest.raises(ClaimLostError):
+            await provider.claim(free, assignment(claim_id="second"))
+        claim = annotation(server.named("pods", "p1"), names.ANNOTATION_CLAIM)
+        assert claim == {"id": "first"}
+
+
+@pytest.mark.parametrize("change", ["gone", "deleting", "another of that name"])
+async def test_a_placeholder_that_is_not_what_it_was_is_lost(change):
+    async with provided() as (server, provider, api):
+        free = await free_one(server, api)
+        if change == "deleting":
+            mark = {"deletionTimestamp": "2026-11-29T12:00:00Z"}
+            server.change("pods", "p1", lambda pod: pod["metadata"].update(mark))
+        else:
+            server.remove("pods", "p1")
+        if change == "another of that name":
+            server.put("pods", placeholder("p1"))
+        with pytest.raises(ClaimLostError):
+            await provider.claim(free, assignment())
+        assert server.writes == []
+
+
+async def test_an_image_that_the_server_refuses_is_the_callers_fault_and_nothing_is_taken():
+    async with provided() as (server, provider, api):
+        free = await free_one(server, api)
+        with pytest.raises(BadRequestError) as caught:
+            await provider.claim(free, assignment(image="a b"))
+        assert caught.value.field == "image"
+        assert server.writes == []
+
+
+def once(code: int, reason: str, method: str, message: str = ""):
+    return lambda seen: status(code, reason, message) if seen.method == method else None
+
+
+async def test_a_claim_that_met_another_writer_is_tried_again():
+    async with provided() as (server, provider, api):
+        free = await free_one(server, api)
+        server.faults = [once(409, "Conflict", "PATCH")] * 2
+        assert (await provider.claim(free, assignment())).claim_id == "c1"
+        other = await free_one(server, api, "p2")
+        server.faults = [once(409, "Conflict", "PATCH")] * 3
+        with pytest.raises(InternalError, match="Conflict"):
+            await provider.claim(other, assignment())
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "message", "error"),
+    [
+        (403, "Forbidden", "exceeded quota: sandman-pods", QuotaError),
+        (403, "Forbidden", "no right", InternalError),
+        (422, "Invalid", "spec.containers[0].image: bad", ImageNotFoundError),
+        (422, "Invalid", "metadata.name: bad", InternalError),
+        (429, "TooManyRequests", "later", UnreachableError),
+        (503, "ServiceUnavailable", "away", UnreachableError),
+    ],
+)
+async def test_what_a_caller_hears_when_a_pod_cannot_be_made(code, reason, message, error):
+    async with provided() as (server, provider, _):
+        server.faults = [once(code, reason, "POST", message)]
+        with pytest.raises(error) as caught:
+            await provider.create(SPEC, "cold-1", assignment())
+        assert type(caught.value) is error
+        assert server.all("pods") == []
+
+
+async def test_no_wait_that_a_caller_is_told_is_endless():
+    async with provided() as (server, provider, api):
+        free = await free_one(server, api)
+        answer = Answer(429, {"kind": "Status"}, {"Retry-After": "9" * 400})
+        server.faults = [lambda seen: answer if seen.method == "PATCH" else None]
+        with pytest.raises(UnreachableError) as caught:
+            await provider.claim(free, assignment())
+        assert caught.value.retry_after == kubernetes.RETRY_MAX_S
+
+
+async def test_a_cold_pod_is_made_from_the_template_and_carries_the_claim():
+    async with provided() as (server, provider, _):
+        server.admit = injected
+        made = await provider.create(SPEC, "cold-1", assignment(tier=Tier.COLD))
+        assert (made.name, made.state, made.tier, made.image, made.nonce, made.address) == (
+            "cold-1", names.STATE_LEASED, "cold", TASK, "nonce-1", None,
+        )  # fmt: skip
+        server.quota = 1
+        with pytest.raises(QuotaError):
+            await provider.create(SPEC, "cold-2", assignment())
+
+
+async def test_a_delete_never_hits_another_pod_of_the_name():
+    async with provided() as (server, provider, api):
+        one = await free_one(server, api)
+        await provider.delete(dataclasses.replace(one, uid="another"))
+        assert len(server.all("pods")) == 1
+        await provider.delete(one)
+        await provider.delete(one)
+        assert server.writes == [("DELETE", "pods", "p1")]
+        body = [seen.json for seen in server.seen if seen.method == "DELETE"][-1]
+        assert (body["preconditions"], body["gracePeriodSeconds"]) == ({"uid": one.uid}, 1)
+
+
+async def test_a_delete_that_the_server_refuses_is_told():
+    async with provided() as (server, provider, api):
+        one = await free_one(server, api)
+        server.faults = [once(403, "Forbidden", "DELETE")]
+        with pytest.raises(InternalError):
+            await provider.delete(one)
+
+
+async def test_only_what_carries_the_claim_is_discarded():
+    async with provided() as (server, provider, api):
+        taken = await provider.claim(await free_one(server, api), assignment())
+        assert await provider.discard(NAMESPACE, "p1", "another claim") is None
+        assert await provider.discard(NAMESPACE, "p2", "c1") is None
+        assert len(server.all("pods")) == 1
+        gone = await provider.discard(NAMESPACE, "p1", "c1")
+        assert gone is not None
+        assert gone.uid == taken.uid
+        assert server.all("pods") == []
+
+
+async def test_a_read_tells_none_from_an_error():
+    async with provided() as (server, provider, api):
+        one = await free_one(server, api)
+        assert await provider.read(NAMESPACE, "p1") == one
+        assert await provider.read(NAMESPACE, "p2") is None
+        server.faults = [once(403, "Forbidden", "GET")]
+        with pytest.raises(InternalError):
+            await provider.read(NAMESPACE, "p1")
+
+
+# --- why a container does not start ---
+
+
+async def test_the_event_that_comes_late_explains(hasty_clock):
+    async with provided() as (server, provider, api):
+        one = await free_one(server, api)
+        late = []
+
+        def tell(seen):
+            if seen.path.endswith("/events"):
+                late.append(seen.params["fieldSelector"])
+            if len(late) == 2:
+                document = server.named("pods", "p1")
+                server.put("events", event(document, "Failed", "Failed to pull image: not found"))
+
+        server.faults = [tell]
+        ending = await provider.explain(one)
+        assert ending is not None
+        assert ending.reason == "image_not_found"
+        assert late == [f"involvedObject.uid={one.uid}"] * 2
+
+
+async def test_a_stuck_container_speaks_for_itself_though_events_cannot_be_read():
+    async with provided() as (server, provider, api):
+        one = await free_one(server, api)
+        stuck = dataclasses.replace(one, waiting=("ErrImagePull", "pull access denied"))
+        server.faults = [lambda seen: status(403, "Forbidden") if "events" in seen.path else None]
+        ending = await provider.explain(stuck)
+        assert ending is not None
+        assert ending.reason == "image_denied"
+
+
+async def test_what_has_a_reason_of_its_own_needs_no_event(hasty_clock):
+    async with provided() as (server, provider, api):
+        one = await free_one(server, api)
+        evicted = dataclasses.replace(one, ending=Ending("evicted", "disk"))
+        assert await provider.explain(evicted) is None
+        died = dataclasses.replace(one, ending=Ending("died", "exit code 1"))
+        asked = len(server.seen)
+        assert await provider.explain(died) is None
+        assert len(server.seen) - asked == kubernetes.EXPLAIN_TRIES
+
+
+def test_a_pool_whose_template_has_no_image_is_none():
+    document = deployment()
+    for broken in (None, {}, {"spec": None}, {"spec": {"containers": []}}):
+        document["spec"]["template"] = broken
+        assert pods.pool(kube_deployment(document)) is None
+
+
+def kube_deployment(document: dict) -> kube.Deployment:
+    return msgspec.convert(document, kube.Deployment)
