@@ -130,7 +130,7 @@ def build_python(shop: Workshop, source: Path, epoch: str) -> None:
     shutil.copy(recipe.NATIVE / "_sandman.c", source / "Modules")
     (source / "Modules" / "Setup.local").write_text("*static*\n_sandman _sandman.c\n")
     configure(shop, source)
-    # The date in sys.version is the source's, so that two builds give the same bytes.
+    # The date in sys.version is then the source's and not that of this build.
     env = {"SOURCE_DATE_EPOCH": epoch}
     task = f"PROFILE_TASK=-I -S {recipe.TRAINING}"
     shop.run(["make", f"-j{os.cpu_count()}", "profile-opt", task], source, env)

@@ -143,4 +143,6 @@ def compile_tree(
         triples.append((str(source / file), str(compiled), str(file)))
     request = json.dumps({"optimize": optimize, "files": triples})
     python = built / "bin" / "python3"
-    shell.read([python, "-I", "-S", "-B", INSIDE / "compile.py"], stdin=request)
+    # No columns: they serve to underline source text, which is not there, and cost memory.
+    options = ["-I", "-S", "-B", "-X", "no_debug_ranges"]
+    shell.read([python, *options, INSIDE / "compile.py"], stdin=request)

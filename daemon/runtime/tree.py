@@ -10,7 +10,7 @@
     licenses/
 
 It works from wherever it is mounted or copied to: the interpreter finds its library from its own
-path. Nothing in it is writable, and with the same sources its bytes are the same.
+path. Nothing in it is writable. Of the same interpreter and sources its bytes are the same.
 """
 
 import os
