@@ -99,8 +99,7 @@ def _install(bed: Bed) -> Installation:
     keys = _make_keys(bed)
     try:
         _wait_for_services(bed)
-        _replace_placeholders_of_old(bed, built["daemon"])
-        _wait_for_placeholders(bed)
+        _wait_for_placeholders(bed, built["daemon"])
         made = Installation(
             url=f"https://127.0.0.1:{PORT}",
             ca=_write_ca(bed),
@@ -208,29 +207,38 @@ def _wait_for_services(bed: Bed) -> None:
         kubectl(bed, "rollout", "status", f"deployment/{name}", *options)
 
 
-def _replace_placeholders_of_old(bed: Bed, daemon: str) -> None:
-    """Placeholders keep the daemon that they were made with; those of an earlier build go."""
-    old = [
-        one["metadata"]["name"]
-        for one in _pods(bed, f"{names.LABEL_STATE}={names.STATE_FREE}")
-        if daemon not in json.dumps(one["spec"]) and "deletionTimestamp" not in one["metadata"]
-    ]
-    if old:
-        say(f"replacing {len(old)} placeholders of an earlier build")
-        kubectl(bed, "delete", "pod", "-n", names.SANDBOX_NAMESPACE, "--wait=false", *old)
+def _wait_for_placeholders(bed: Bed, daemon: str) -> None:
+    """Until as many wait as the pools ask for, all with this daemon.
 
+    Placeholders keep the daemon that they were made with: those of an earlier build are deleted, and
+    again, for a webhook of the earlier build still answers while it ends.
+    """
 
-def _wait_for_placeholders(bed: Bed) -> None:
     def all_wait() -> bool:
-        pools = _objects(bed, "deployments", names.LABEL_POOL)
+        _delete_placeholders_of_another(bed, daemon)
         return all(
             one.get("status", {}).get("readyReplicas", 0) >= one["spec"]["replicas"]
             and one["status"].get("observedGeneration") == one["metadata"]["generation"]
             and one["status"].get("updatedReplicas", 0) >= one["spec"]["replicas"]
-            for one in pools
-        )
+            for one in _objects(bed, "deployments", names.LABEL_POOL)
+        ) and not _placeholders_of_another(bed, daemon)
 
     wait_until("every pool has its placeholders", all_wait, PATIENCE_S, 0.5)
+
+
+def _placeholders_of_another(bed: Bed, daemon: str) -> list[str]:
+    return [
+        one["metadata"]["name"]
+        for one in _objects(bed, "pods", f"{names.LABEL_STATE}={names.STATE_FREE}")
+        if daemon not in json.dumps(one["spec"]) and "deletionTimestamp" not in one["metadata"]
+    ]
+
+
+def _delete_placeholders_of_another(bed: Bed, daemon: str) -> None:
+    if old := _placeholders_of_another(bed, daemon):
+        say(f"replacing {len(old)} placeholders of an earlier build")
+        options = ["-n", names.SANDBOX_NAMESPACE, "--wait=false", "--ignore-not-found"]
+        kubectl(bed, "delete", "pod", *options, *old)
 
 
 def _wait_for_gateway(made: Installation) -> None:
@@ -258,10 +266,6 @@ def _ask_for_pools(made: Installation) -> str | None:
     finally:
         connection.close()
     return None if answer.status == http.client.OK else f"{answer.status} {text[:300]}"
-
-
-def _pods(bed: Bed, selector: str) -> list[dict[str, Any]]:
-    return _objects(bed, "pods", selector)
 
 
 def _objects(bed: Bed, kind: str, selector: str) -> list[dict[str, Any]]:
