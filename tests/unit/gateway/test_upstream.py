@@ -1,0 +1,340 @@
+"""The way to the daemons, over real sockets to whatever may answer there."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import socket
+from types import SimpleNamespace
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from gateway import upstream
+from gateway.config import Settings
+from gateway.daemons import LostError, NotListeningError
+from gateway.model import Instance
+from gateway.upstream import Upstream
+from sandman import wire
+from sandman.errors import BadRequestError, ConflictError, DiedError, UnreachableError
+from tests.fakes.daemons import INFO, answer, says, scripted
+
+# httpx leaves the generators of a body that is not read to its end to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")
+CLAIM = wire.Claim("c1", previous_boot_id="b0")
+
+
+@pytest.fixture
+def fast_clock():
+    return MockClock(rate=20.0)
+
+
+@contextlib.asynccontextmanager
+async def reaching():
+    async with scripted() as daemon:
+        keys = SimpleNamespace(daemon_keys={"k1": b"k" * 32})
+        way = Upstream(keys, Settings(daemon_port=daemon.port))
+        instance = Instance(
+            namespace="ns", name="p", uid="12345678-u", version="1", pool="root", state="leased",
+            address="127.0.0.1", nonce="n", key_id="k1",
+        )  # fmt: skip
+        yield daemon, way, instance
+        assert all(entry.users == 0 for entry in way._open.values())
+        await way.aclose()
+        assert repr(way) == "<Upstream transports=0>"
+
+
+async def call(way: Upstream, instance: Instance, path: str = "/v1/files?path=/a", content=None):
+    headers = [(b"content-type", "töxt".encode("latin-1"))]
+    async with way.open(instance, "POST", path, headers, content) as response:
+        return response.status_code, b"".join([chunk async for chunk in response.aiter_raw()])
+
+
+# --- handshakes ---
+
+
+async def test_a_claim_is_sent_with_the_pods_own_token_and_answered():
+    async with reaching() as (daemon, way, instance):
+        assert (await way.claim(instance, CLAIM)).boot_id == "b1"
+        [seen] = daemon.calls
+        assert seen.line == b"POST /v1/claim HTTP/1.1"
+        assert len(seen.headers[b"authorization"]) == len("Bearer ") + 43
+        assert b'"previous_boot_id": "b0"' in seen.early
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        answer(b'{"boot_id":"b0"}'),
+        answer(b'{"reason":"conflict","facts":{"boot_id":"b0"}}', status=b"409 Conflict"),
+        answer(b'{"reason":"unauthenticated"}', status=b"401 Unauthorized"),
+        b"SSH-2.0-nonsense\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nshort",
+        b"",
+    ],
+    ids=["old boot", "old boot refuses", "another pod", "not HTTP", "cut", "closed"],
+)
+async def test_what_may_be_well_in_a_moment_is_not_listening(said):
+    async with reaching() as (daemon, way, instance):
+        daemon.script = says(said, stay=False)
+        with pytest.raises(NotListeningError):
+            await way.claim(instance, CLAIM)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"{", b"\xff", b'{"boot_id":5}', b'{"boot_id":"a\\r\\nX: y"}', b"[" * 50_000,
+     b'{"boot_id":"' + b"x" * 65 + b'"}', b"x" * (upstream.ANSWER_MAX_BYTES + 1)],
+)  # fmt: skip
+async def test_a_stranger_on_the_port_is_no_fault_of_the_caller(body):
+    async with reaching() as (daemon, way, instance):
+        daemon.script = says(answer(body))
+        with pytest.raises(DiedError, match="not the daemon"):
+            await way.info(instance)
+
+
+@pytest.mark.parametrize("value", [b"1e400", b"9" * 400, b"NaN", b"-Infinity"])
+async def test_a_refusal_with_numbers_that_cannot_be_told_is_from_a_stranger(value):
+    async with reaching() as (daemon, way, instance):
+        daemon.script = says(answer(b'{"reason":"conflict","retry_after":%s}' % value,
+                                    status=b"409 Conflict"))  # fmt: skip
+        with pytest.raises(DiedError):
+            await way.info(instance)
+
+
+async def test_an_answer_without_an_end_is_cut():
+    async def endless(call):
+        await call.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while True:
+            await call.send(b"1000\r\n" + b"x" * 4096 + b"\r\n")
+
+    async with reaching() as (daemon, way, instance):
+        daemon.script = endless
+        with trio.fail_after(5), pytest.raises(DiedError, match="no end"):
+            await way.info(instance)
+
+
+async def test_one_that_never_answers_is_given_up_soon(fast_clock):
+    async with reaching() as (daemon, way, instance):
+        daemon.script = lambda _call: trio.sleep_forever()
+        with pytest.raises(NotListeningError, match="no answer in time"):
+            await way.info(instance)
+
+
+async def test_a_refusal_is_the_callers_to_hear():
+    async with reaching() as (daemon, way, instance):
+        daemon.script = says(answer(b'{"reason":"bad_request","detail":"no such user"}',
+                                    status=b"400 Bad Request"))  # fmt: skip
+        with pytest.raises(BadRequestError, match="no such user"):
+            await way.claim(instance, CLAIM)
+        daemon.script = says(answer(b'{"reason":"conflict"}', status=b"409 Conflict"))
+        with pytest.raises(ConflictError):
+            await way.claim(instance, CLAIM)
+
+
+async def test_a_key_that_is_not_here_yet_is_worth_another_try():
+    async with reaching() as (daemon, way, instance):
+        other = dataclasses.replace(instance, key_id="k9")
+        with pytest.raises(NotListeningError, match="k9"):
+            await way.info(other)
+        with pytest.raises(UnreachableError, match="k9"):
+            await call(way, other)
+        assert daemon.connections == 0
+
+
+@pytest.mark.parametrize("address", [None, "", "localhost", "10.0.0.300", "1.2.3.4/x@y", "fe80::%"])
+async def test_only_addresses_are_dialled(address, fast_clock):
+    async with reaching() as (daemon, way, instance):
+        odd = dataclasses.replace(instance, address=address)
+        if address != "fe80::%":
+            with pytest.raises(NotListeningError, match="no address"):
+                await way.info(odd)
+        with pytest.raises(LostError) as caught:
+            await call(way, odd)
+        assert caught.value.sent is False
+        assert daemon.connections == 0
+
+
+# --- calls ---
+
+
+async def test_path_and_headers_arrive_byte_for_byte():
+    async with reaching() as (daemon, way, instance):
+        target = '/v1/files?path=/a%2f%41+b|"<>^`{}#frag&x=%zz'
+        assert await call(way, instance, target) == (200, INFO)
+        [seen] = daemon.calls
+        assert seen.line == f"POST {target} HTTP/1.1".encode()
+        assert seen.headers[b"content-type"] == "töxt".encode("latin-1")
+        assert b"accept-encoding" not in seen.headers
+
+
+async def test_a_connection_is_kept_unless_the_daemon_says_close():
+    async with reaching() as (daemon, way, instance):
+        for _ in range(3):
+            await call(way, instance)
+        assert daemon.connections == 1
+        daemon.script = says(answer(INFO, b"Connection: close"), stay=False)
+        for _ in range(3):
+            assert (await call(way, instance))[0] == 200
+        assert daemon.connections == 3
+
+
+async def test_a_lost_node_ends_a_silent_call():
+    async with reaching() as (_, way, instance), way.open(instance, "GET", "/", [], None) as got:
+        sock = got.extensions["network_stream"].get_extra_info("socket")
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        idle, every, count = (
+            sock.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        assert idle + every * count <= 30
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 30_000
+
+
+async def test_no_transport_reads_the_worlds_authorities():
+    async with reaching() as (_, way, instance):
+        await call(way, instance)
+        [entry] = way._open.values()
+        assert entry.transport._pool._ssl_context is way._tls
+        assert way._tls.cert_store_stats()["x509"] == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "sent"),
+    [
+        (answer(status=b"401 Unauthorized"), False),
+        (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", True),
+        (answer(status=b"999 Odd"), True),
+        (b"nonsense\r\n\r\n", True),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello", True),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000, True),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nshort", True),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", True),
+        (b"", True),
+    ],
+    ids=["401", "101", "999", "nonsense", "two lengths", "endless head", "cut", "bad chunk", "eof"],
+)  # fmt: skip
+async def test_what_is_no_answer_is_a_loss_and_says_whether_the_call_went_out(said, sent):
+    async with reaching() as (daemon, way, instance):
+        daemon.script = says(said, stay=False)
+        with pytest.raises(LostError) as caught:
+            await call(way, instance)
+        assert caught.value.sent is sent
+
+
+async def test_interim_answers_are_passed_over_and_redirects_are_not_followed():
+    async with reaching() as (daemon, way, instance):
+        interim = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" * 3
+        daemon.script = says(interim + answer())
+        assert await call(way, instance) == (200, INFO)
+        daemon.script = says(answer(b"", b"Location: http://127.0.0.1:1/", status=b"302 Found"))
+        assert await call(way, instance) == (302, b"")
+        assert len(daemon.calls) == 2
+
+
+async def test_nobody_there_is_a_loss_of_a_call_that_never_went_out(fast_clock):
+    async with reaching() as (_, way, instance):
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            way._port = probe.getsockname()[1]
+        begun = trio.current_time()
+        with pytest.raises(LostError, match="no connection") as caught:
+            await call(way, instance)
+        assert caught.value.sent is False
+        assert trio.current_time() - begun >= sum(upstream.DIAL_PAUSES_S)
+
+
+async def test_a_daemon_that_begins_to_listen_meanwhile_is_reached(fast_clock):
+    async with reaching() as (daemon, way, instance):
+        use, tries = way._use, []
+
+        def counting(one):
+            tries.append(one)
+            way._port = daemon.port
+            return use(one)
+
+        way._use = counting
+        way._port = 1
+        assert (await call(way, instance))[0] == 200
+        assert len(tries) == 2
+
+
+# --- cancelled ---
+
+
+@pytest.mark.parametrize("at", ["connecting", "pausing", "head", "body", "upload"])
+async def test_cancelled_there_no_transport_is_in_use(at):
+    reached = trio.Event()
+
+    async def script(call):
+        if at == "body":
+            await call.send(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nshort")
+        reached.set()
+        await trio.sleep_forever()
+
+    async def endless():
+        while True:
+            yield b"x" * 65536
+
+    async with reaching() as (daemon, way, instance), trio.open_nursery() as nursery:
+        daemon.script = script
+        if at == "pausing":
+            way._port = 1
+        if at == "connecting":
+            way._use = lambda one: cut(nursery, type(way)._use(way, one))
+        nursery.start_soon(call, way, instance, "/", endless() if at == "upload" else None)
+        if at in {"head", "body", "upload"}:
+            await reached.wait()
+        if at == "upload":
+            await trio.sleep(0.1)  # until the socket's buffers are full
+        else:
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        assert at in {"connecting", "pausing"} or [e.users for e in way._open.values()] == [1]
+        nursery.cancel_scope.cancel()
+
+
+@contextlib.contextmanager
+def cut(nursery, using):
+    with using as transport:
+        nursery.cancel_scope.cancel()
+        yield transport
+
+
+# --- transports ---
+
+
+async def test_transports_of_pods_that_are_gone_are_closed_and_those_in_use_are_not():
+    async with reaching() as (daemon, way, instance):
+        other = dataclasses.replace(instance, uid="other")
+        await call(way, instance)
+        async with way.open(other, "GET", "/", [], None):
+            await way.close_unused(lambda _uid: False)
+            assert list(way._open) == ["other"]
+        await way.close_unused(lambda _uid: True)
+        assert list(way._open) == ["other"]
+        await way.close_unused(lambda _uid: False)
+        assert list(way._open) == []
+        assert daemon.connections == 2
+
+
+async def test_over_the_limit_those_unused_for_longest_are_closed(monkeypatch):
+    monkeypatch.setattr(upstream, "TRANSPORTS_MAX", 2)
+    async with reaching() as (_, way, instance):
+        for uid in ("a", "b", "c", "a"):
+            await call(way, dataclasses.replace(instance, uid=uid))
+        await way.close_unused(lambda _uid: True)
+        assert list(way._open) == ["c", "a"]
+
+
+async def test_an_ipv6_address_is_dialled_in_brackets():
+    try:
+        listeners = await trio.open_tcp_listeners(0, host="::1")
+    except OSError:
+        pytest.skip("no IPv6 here")
+    async with reaching() as (daemon, way, instance), trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, daemon._serve, listeners)
+        way._port = listeners[0].socket.getsockname()[1]
+        info = await way.info(dataclasses.replace(instance, address="::1"))
+        assert info.boot_id == "b1"
+        assert daemon.calls[0].headers[b"host"].startswith(b"[::1]:")
+        nursery.cancel_scope.cancel()
