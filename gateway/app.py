@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 import structlog
+import trio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
 
+from gateway.proxy import has_body
+from gateway.routes.context import Json
 from gateway.routes.forward import ForwardRoutes
 from gateway.routes.sandboxes import SandboxRoutes
 from gateway.routes.status import StatusRoutes
@@ -24,21 +26,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from gateway.metrics import Metrics
     from gateway.routes.context import Context
 
 log = structlog.get_logger()
 
+LINGER_S = 2.0
+"""How long a body that nobody wants is read away after its answer, as the daemon does."""
+LINGER_BYTES = 16 * 1024 * 1024
 
-def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]) -> Starlette:
+
+def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]) -> ASGIApp:
     """The application over these parts.
 
     Args:
         not_ready: why the replica should get no new calls; empty when it should.
     """
     edge = _Edge(metrics)
-    return Starlette(
+    application = Starlette(
         routes=[
             *SandboxRoutes(context, metrics).routes(),
             *ForwardRoutes(context).routes(),
@@ -51,6 +59,57 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
             Exception: edge.unknown,
         },
     )
+    return Lingering(application)
+
+
+class Lingering:
+    """Reads the rest of an upload that was answered early (413, no such path) before the answer ends.
+
+    Else the connection would be closed with bytes of the caller's in it, and the reset that the kernel
+    sends then overtakes the answer: the caller sees a broken connection and not why.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http" or not has_body(scope):
+            await self._app(scope, receive, send)
+            return
+        upload = _Upload(receive)
+
+        async def send_on(message: Message) -> None:
+            is_last = message["type"] == "http.response.body" and not message.get("more_body")
+            if not is_last or upload.is_whole:
+                await send(message)
+                return
+            await send({**message, "more_body": True})
+            await upload.drain()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        await self._app(scope, upload.receive, send_on)
+
+
+class _Upload:
+    """A request's body on its way in."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.is_whole = False
+
+    async def receive(self) -> Message:
+        """The next message."""
+        message = await self._receive()
+        self.is_whole = not message.get("more_body", False)
+        return message
+
+    async def drain(self) -> None:
+        """Take what is left, within limits."""
+        left = LINGER_BYTES
+        with trio.move_on_after(LINGER_S):
+            while not self.is_whole and left > 0:
+                left -= len((await self.receive()).get("body", b""))
 
 
 class _Edge:
@@ -77,12 +136,12 @@ class _Edge:
                 MethodNotAllowedError(f"{request.method} is not possible here; possible: {allowed}")
             )
         if error.status_code == 404:
-            return self._response(NotFoundError(f"no such path: {request.url.path}"))
+            return self._response(NotFoundError(f"no such path: {request.scope['path']}"))
         return self._response(InternalError(error.detail))
 
     async def unknown(self, request: Request, error: Exception) -> Response:
         """A fault of ours: 500, and never a status that could be taken for the caller's fault."""
-        log.error("internal error", path=request.url.path, exc_info=error)
+        log.error("internal error", path=request.scope["path"], exc_info=error)
         return self._response(InternalError(f"a fault of the gateway: {type(error).__name__}"))
 
     def _response(self, error: SandmanError) -> Response:
@@ -92,7 +151,7 @@ class _Edge:
             headers["Retry-After"] = str(max(1, round(error.retry_after)))
         if error.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        return JSONResponse(
+        return Json(
             error.problem(),
             status_code=error.status,
             headers=headers,

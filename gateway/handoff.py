@@ -11,22 +11,24 @@ import ssl
 from typing import TYPE_CHECKING, Protocol
 
 import httpx
+import trio
 from starlette.responses import StreamingResponse
 
 from sandman import names
 from sandman.errors import UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
     from starlette.requests import Request
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 FORWARDED_HEADERS = (
-    "authorization",
-    "content-type",
-    "content-length",
-    names.HEADER_IDEMPOTENCY_KEY.lower(),
+    b"authorization",
+    b"content-type",
+    names.HEADER_IDEMPOTENCY_KEY.lower().encode(),
 )
+RETURNED_HEADERS = {"content-type", "content-length", "retry-after", "www-authenticate"}
 TIMEOUT = httpx.Timeout(connect=2.0, read=None, write=30.0, pool=None)
 """An allocation may take as long as the caller's `wait_s`; the caller's going away ends it."""
 NO_LIMIT = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30)
@@ -61,6 +63,7 @@ class Handoff:
         self._authority = authority
         self._trusted = b""
         self._client: httpx.AsyncClient | None = None
+        self._old: list[httpx.AsyncClient] = []
 
     @property
     def is_allocator(self) -> bool:
@@ -69,10 +72,11 @@ class Handoff:
 
     async def aclose(self) -> None:
         """Close the connections."""
-        if self._client is not None:
-            await self._client.aclose()
+        for client in (*self._old, self._client):
+            if client is not None:
+                await client.aclose()
 
-    async def forward(self, request: Request) -> StreamingResponse:
+    async def forward(self, request: Request) -> ASGIApp:
         """The allocator's answer to this call.
 
         Raises:
@@ -83,24 +87,25 @@ class Handoff:
         if address is None or names.HEADER_HOP.lower() in request.headers:
             raise _nobody("no replica is the allocator just now")
         client = self._connect()
-        call = client.build_request(
-            request.method,
-            f"https://{address}{request.url.path}",
-            headers=self._headers(request),
-            content=request.stream(),
-            extensions={"sni_hostname": self._server_name},
-        )
         try:
+            call = client.build_request(
+                request.method,
+                f"https://{address}{request.scope['path']}",
+                headers=self._headers(request),
+                content=request.stream(),
+                extensions={"sni_hostname": self._server_name},
+            )
             answer = await client.send(call, stream=True)
-        except httpx.TransportError as error:
+        except (httpx.TransportError, httpx.InvalidURL) as error:
             raise _nobody(f"the allocator at {address} was lost: {error!r}") from error
-        kept = {k: v for k, v in answer.headers.items() if k in {"content-type", "retry-after"}}
-        return StreamingResponse(_body(answer), status_code=answer.status_code, headers=kept)
+        return _Answer(answer)
 
     def _connect(self) -> httpx.AsyncClient:
         """The client for the authority of now; calls in flight keep the one that they began with."""
         authority = self._authority()
         if self._client is None or authority != self._trusted:
+            if self._client is not None:
+                self._old.append(self._client)
             trust = ssl.create_default_context(cadata=authority.decode("ascii"))
             # An operator may have given a certificate without its issuer: then it vouches for itself.
             trust.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -110,17 +115,37 @@ class Handoff:
             self._trusted = authority
         return self._client
 
-    def _headers(self, request: Request) -> dict[str, str]:
-        passed = {k: request.headers[k] for k in FORWARDED_HEADERS if k in request.headers}
-        return {**passed, "host": self._server_name, names.HEADER_HOP: "1"}
+    def _headers(self, request: Request) -> list[tuple[bytes, bytes]]:
+        # As bytes: a key need not be ASCII.
+        passed = [item for item in request.scope["headers"] if item[0] in FORWARDED_HEADERS]
+        own = [(b"host", self._server_name.encode()), (names.HEADER_HOP.encode(), b"1")]
+        return [*passed, *own]
 
 
-async def _body(answer: httpx.Response) -> AsyncIterator[bytes]:
-    try:
-        async for chunk in answer.aiter_raw():
-            yield chunk
-    finally:
-        await answer.aclose()
+class _Answer:
+    """The allocator's answer as a response that Starlette runs: an ASGI application."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass it on; its connection is given back however that ends."""
+        answer = self._answer
+        kept = {k: v for k, v in answer.headers.items() if k in RETURNED_HEADERS}
+        response = StreamingResponse(
+            answer.aiter_raw(), status_code=answer.status_code, headers=kept
+        )
+        try:
+            await response(scope, receive, send)
+        except httpx.TransportError as error:
+            raise BrokenAnswerError(str(error)) from error
+        finally:
+            with trio.move_on_after(1.0, shield=True):
+                await answer.aclose()
+
+
+class BrokenAnswerError(Exception):
+    """The allocator was lost in the middle of its answer; the connection to the caller is cut."""
 
 
 def _nobody(detail: str) -> UnreachableError:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from gateway.model import Ending
+from sandman.errors import SandmanError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -38,16 +39,26 @@ class Releaser:
         self._registry.remove(instance.uid, ending)
 
     async def release_all(self, instances: Iterable[Instance]) -> int:
-        """Release each; answers how many there were."""
+        """Release each, also when one of them fails; answers how many there were.
+
+        Raises:
+            SandmanError: the first failure.
+        """
         limiter = trio.CapacityLimiter(DELETES_AT_ONCE)
         count = 0
+        failures: list[SandmanError] = []
 
         async def one(instance: Instance) -> None:
             async with limiter:
-                await self.release(instance)
+                try:
+                    await self.release(instance)
+                except SandmanError as error:
+                    failures.append(error)
 
         async with trio.open_nursery() as nursery:
             for instance in instances:
                 count += 1
                 nursery.start_soon(one, instance)
+        if failures:
+            raise failures[0]
         return count

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 from typing import TYPE_CHECKING
 
+from starlette.responses import JSONResponse
+
 from gateway import auth, policy
+from gateway.routes import parse
 from sandman import wire
 from sandman.errors import NotFoundError, TooLargeError, UnreachableError
 
@@ -24,6 +28,14 @@ if TYPE_CHECKING:
     from gateway.proxy import Proxy
     from gateway.release import Releaser
     from gateway.roster import Roster
+
+
+class Json(JSONResponse):
+    """JSON in ASCII. A text may hold half of a surrogate pair, which JSON can say and UTF-8 cannot."""
+
+    def render(self, content: object) -> bytes:
+        """The body."""
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +100,8 @@ class Context:
             raise ending.error(sandbox)
 
     async def _read(self, sandbox: str) -> Instance | None:
-        name, _, uid = sandbox.rpartition("-")
-        if not name or len(uid) != 8:
+        name = parse.pod_name(sandbox)
+        if name is None:
             return None
         for namespace in self.settings.sandbox_namespaces:
             instance = await self.provider.read(namespace, name)

@@ -42,7 +42,8 @@ class ForwardRoutes:
             raise instance.ending.error(sandbox)
         proxy = self._context.proxy
         boot_id = principal.boot_id or await proxy.boot_id(instance)
-        path = request.url.path.rpartition("/")[2]
+        # Not of `request.url`, which is put together with the caller's Host header.
+        path = request.scope["path"].rpartition("/")[2]
         # The raw query: decoding and encoding again would change names of files.
         query = request.scope["query_string"].decode("latin-1")
         return proxy.forward(instance, boot_id, f"/v1/{path}" + (f"?{query}" if query else ""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
 DEFAULT_POOL = "root"
 DEFAULT_WAIT_S = 60.0
 RECORD_MAX_BYTES = 32 * 1024
-"""Labels of one sandbox in all: they are kept in an annotation, whose pod may have 256 KiB of them."""
+"""Labels of one sandbox as JSON: they are kept in an annotation, whose pod may have 256 KiB of them."""
+PATH_MAX = 4096
+"""Characters of a working directory: Linux takes no longer path."""
+USER_MAX = 256
+"""Characters of a user's name, the most that Linux takes."""
 KEY_MAX = 200
 """Characters of an idempotency key: a UUID has 36, a path through a job's names fits."""
 
@@ -46,7 +51,7 @@ def sandbox_request(body: Mapping[str, object], settings: Settings) -> SandboxRe
         pool=reader.text("pool") or DEFAULT_POOL,
         env=reader.environment("env"),
         workdir=_workdir(reader.text("workdir")),
-        user=reader.text_or_int("user"),
+        user=_user(reader.text_or_int("user")),
         run=run_name(reader.text("run")),
         labels=_labels(reader.raw("labels")),
         max_s=_life(reader.raw("lease"), settings),
@@ -68,6 +73,16 @@ def image(text: str | None) -> str | None:
             field="image",
         )
     return text
+
+
+_POD_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+
+
+def pod_name(sandbox: str) -> str | None:
+    """The name of the pod in a sandbox id; None when it cannot be one: nobody need be asked then."""
+    name, _, uid = sandbox.rpartition("-")
+    possible = _POD_NAME.fullmatch(name) and re.fullmatch(r"[0-9a-f]{8}", uid)
+    return name if possible else None
 
 
 def run_name(text: str | None) -> str | None:
@@ -96,9 +111,17 @@ def idempotency_key(text: str | None) -> str | None:
 
 
 def _workdir(text: str | None) -> str | None:
-    if text is not None and not text.startswith("/"):
-        raise BadRequestError("workdir must be an absolute path", field="workdir")
+    if text is not None and not (text.startswith("/") and len(text) <= PATH_MAX):
+        raise BadRequestError(
+            f"workdir must be an absolute path of {PATH_MAX} characters at most", field="workdir"
+        )
     return text
+
+
+def _user(user: str | int | None) -> str | int | None:
+    if len(str(user)) > USER_MAX:
+        raise BadRequestError(f"user has over {USER_MAX} characters", field="user")
+    return user
 
 
 def _labels(value: object) -> tuple[tuple[str, str], ...]:
@@ -106,8 +129,8 @@ def _labels(value: object) -> tuple[tuple[str, str], ...]:
         return ()
     if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
         raise BadRequestError("labels must be an object of strings", field="labels")
-    if sum(len(key) + len(item) for key, item in value.items()) > RECORD_MAX_BYTES:
-        raise BadRequestError(f"labels are over {RECORD_MAX_BYTES} bytes", field="labels")
+    if len(json.dumps(value)) > RECORD_MAX_BYTES:
+        raise BadRequestError(f"labels are over {RECORD_MAX_BYTES} bytes as JSON", field="labels")
     return tuple(sorted(value.items()))
 
 

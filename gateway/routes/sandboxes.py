@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway import policy, tokens, views
 from gateway.routes import parse
-from gateway.routes.context import json_body
+from gateway.routes.context import Json, json_body
 from sandman import names
 from sandman.errors import SandmanError
 
@@ -58,7 +58,7 @@ class SandboxRoutes:
         made = await context.pool.allocate(principal.tenant, wanted, key)
         context.proxy.learn(made.instance.uid, made.boot_id)
         self._metrics.allocated(made)
-        return JSONResponse(views.ready(made, self._token(made)), status_code=201)
+        return Json(views.ready(made, self._token(made)), status_code=201)
 
     def _token(self, made: Ready) -> str:
         credentials = self._context.credentials
@@ -76,13 +76,13 @@ class SandboxRoutes:
         policy.may_manage(principal)
         run = parse.run_name(request.query_params.get("run"))
         found = self._context.roster.registry.of_tenant(principal.tenant, run)
-        return JSONResponse({"sandboxes": [views.sandbox(one) for one in found]})
+        return Json({"sandboxes": [views.sandbox(one) for one in found]})
 
     async def show(self, request: Request) -> Response:
         """`GET /v1/sandboxes/{id}`."""
         principal = self._context.principal(request)
         instance = await self._context.find(principal, request.path_params["id"])
-        return JSONResponse(views.sandbox(instance))
+        return Json(views.sandbox(instance))
 
     async def release(self, request: Request) -> Response:
         """`DELETE /v1/sandboxes/{id}`: what is not there, or not the caller's, is released already."""
@@ -104,7 +104,7 @@ class SandboxRoutes:
         run = parse.run_name(request.path_params["run"])
         found = self._context.roster.registry.of_tenant(principal.tenant, run)
         released = await self._context.releaser.release_all(found)
-        return JSONResponse({"released": released})
+        return Json({"released": released})
 
     async def pools(self, request: Request) -> Response:
         """`GET /v1/pools`."""
@@ -112,4 +112,4 @@ class SandboxRoutes:
         roster = self._context.roster
         instances = roster.registry.all()
         shown = [views.pool(spec, instances) for _, spec in sorted(roster.pools.items())]
-        return JSONResponse({"pools": shown})
+        return Json({"pools": shown})

@@ -33,7 +33,8 @@ from gateway.routes.context import Context
 from gateway.upstream import Upstream
 from sandman import grants, names
 from sandman.service import https, pki, tls
-from tests.fakes.cluster import FakeCluster
+from tests.fakes.cluster import BASE, FakeCluster
+from tests.fakes.daemons import answer, claims, says, scripted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -98,6 +99,37 @@ class Bed(SimpleNamespace):
     def as_(self, tenant: str) -> dict[str, str]:
         return {"authorization": f"Bearer {self.credentials.texts[tenant]}"}
 
+    async def allocate(self, tenant: str = "acme", **body) -> dict:
+        answer = await self.client.post("/v1/sandboxes", json=body, headers=self.as_(tenant))
+        assert answer.status_code == 201, answer.text
+        return answer.json()
+
+    async def vetted(self, count: int) -> None:
+        """Wait until so many placeholders may be claimed."""
+        with trio.fail_after(5):
+            while f"sandman_free_vetted {count}.0" not in (await self.client.get("/metrics")).text:
+                await trio.sleep(0.02)
+
+    @contextlib.asynccontextmanager
+    async def raw(self) -> AsyncIterator[trio.SSLStream]:
+        """A connection on which a test says byte for byte what it wants."""
+        host, _, port = self.url.removeprefix("https://").partition(":")
+        stream = await trio.open_ssl_over_tcp_stream(
+            host, int(port), ssl_context=self.trust, https_compatible=True
+        )
+        try:
+            yield stream
+        finally:
+            await trio.aclose_forcefully(stream)
+
+    def head(self, method: str, path: str, *lines: bytes, tenant: str = "acme") -> bytes:
+        """A request's head, signed."""
+        token = self.credentials.texts[tenant].encode()
+        first = f"{method} {path} HTTP/1.1".encode()
+        return b"\r\n".join(
+            [first, b"Host: x", b"Authorization: Bearer " + token, *lines, b"", b""]
+        )
+
 
 @pytest.fixture
 def daemon() -> Iterator[LocalDaemon]:
@@ -139,8 +171,9 @@ async def gateway(
     settings: Settings,
     leader: Leader,
     ca: pki.Pair,
+    parts: dict | None = None,
 ) -> AsyncIterator[str]:
-    """One replica, listening on TLS; yields its address."""
+    """One replica, listening on TLS; yields its address. `parts` gets those that tests look into."""
     registry = Registry(keep_ended=100)
     roster = Roster(registry, Allocation(cold_max=4, claims_max=4))
     upstream = Upstream(credentials, settings)
@@ -148,6 +181,8 @@ async def gateway(
     proxy = Proxy(roster, upstream, cluster, settings)
     pool = Pool(roster, fulfilment, upstream, settings)
     handoff = Handoff(leader, SERVER_NAME, lambda: ca.certificate)
+    if parts is not None:
+        parts.update(registry=registry, proxy=proxy, upstream=upstream, pool=pool)
     context = Context(
         settings=settings, credentials=credentials, roster=roster, provider=cluster, pool=pool,
         releaser=Releaser(registry, cluster, wall), proxy=proxy, handoff=handoff, wall=wall,
@@ -181,25 +216,49 @@ def wall() -> float:
 
 @pytest.fixture
 async def bed(daemon: LocalDaemon) -> AsyncIterator[Bed]:
-    cluster = RealDaemonCluster(daemon)
+    async with made_bed(RealDaemonCluster(daemon), daemon) as one:
+        yield one
+
+
+@pytest.fixture
+async def odd_bed() -> AsyncIterator[Bed]:
+    """Behind the pod is a daemon that does what a test scripts."""
+    async with scripted() as daemon:
+        daemon.script = claims(says(answer()))
+        async with made_bed(ScriptedCluster(), daemon) as one:
+            yield one
+
+
+class ScriptedCluster(FakeCluster):
+    """A swap changes nothing at the port, so a placeholder keeps its image."""
+
+    def placeholder(self, **options):
+        return super().placeholder(**options, image=BASE)
+
+
+@contextlib.asynccontextmanager
+async def made_bed(cluster: FakeCluster, daemon) -> AsyncIterator[Bed]:
     credentials = Credentials()
     ca = pki.make_ca("test", datetime.now(UTC), 1)
-    settings = Settings(daemon_port=daemon.port, loss_s=1.0)
+    settings = Settings(daemon_port=daemon.port, loss_s=0.5)
     cluster.placeholder(address="127.0.0.1", key_id="k1")
     cluster.pool()
     cluster.synced()
-    async with gateway(cluster, credentials, settings, Leader(), ca) as address:
+    parts: dict = {}
+    async with gateway(cluster, credentials, settings, Leader(), ca, parts) as address:
         trust = ssl.create_default_context(cadata=ca.certificate.decode())
         base = f"https://{address}"
         async with (
             httpx.AsyncClient(base_url=base, verify=trust, timeout=20) as client,
             trio.open_nursery() as nursery,
         ):
-            with trio.fail_after(5):
-                while "sandman_free_vetted 1.0" not in (await client.get("/metrics")).text:
-                    await trio.sleep(0.02)
-            yield Bed(
+            one = Bed(
                 cluster=cluster, daemon=daemon, url=base, client=client, credentials=credentials,
-                trust=trust, ca=ca, settings=settings, nursery=nursery,
+                trust=trust, ca=ca, settings=settings, nursery=nursery, **parts,
             )  # fmt: skip
+            await one.vetted(1)
+            yield one
             nursery.cancel_scope.cancel()
+        await trio.testing.wait_all_tasks_blocked(0.005)
+        assert not parts["registry"]._calls
+        assert all(entry.users == 0 for entry in parts["upstream"]._open.values())

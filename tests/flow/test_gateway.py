@@ -14,14 +14,8 @@ from sandman import names, wire
 from tests.flow.conftest import Leader, gateway
 
 
-async def allocate(bed, tenant: str = "acme", **body):
-    answer = await bed.client.post("/v1/sandboxes", json=body, headers=bed.as_(tenant))
-    assert answer.status_code == 201, answer.text
-    return answer.json()
-
-
 async def test_the_whole_walk(bed):
-    made = await allocate(bed, image="registry.example/task:1", run="r1", labels={"a": "b"})
+    made = await bed.allocate(image="registry.example/task:1", run="r1", labels={"a": "b"})
     assert (made["tier"], made["state"], made["run"], made["labels"]) == (
         "swap", "ready", "r1", {"a": "b"},
     )  # fmt: skip
@@ -51,7 +45,7 @@ async def test_the_whole_walk(bed):
 
 
 async def test_files_go_through_byte_for_byte(bed, tmp_path):
-    made = await allocate(bed)
+    made = await bed.allocate()
     files = f"/v1/sandboxes/{made['id']}/files"
     data = bytes(range(256)) * 4096
     target = tmp_path / "a b\u00e9%41.bin"
@@ -84,7 +78,7 @@ def exec_frames(bed, sandbox: str, **spec):
 
 
 async def test_output_streams_while_the_command_runs(bed):
-    made = await allocate(bed)
+    made = await bed.allocate()
     async with exec_frames(bed, made["id"], shell="echo one; sleep 0.3; echo two") as answer:
         frames = await frames_of(answer)
     assert [frame.type for frame in frames] == [wire.STARTED, wire.STDOUT, wire.STDOUT, wire.EXIT]
@@ -92,7 +86,7 @@ async def test_output_streams_while_the_command_runs(bed):
 
 
 async def test_a_sandbox_that_dies_ends_a_stream_with_a_typed_error(bed):
-    made = await allocate(bed)
+    made = await bed.allocate()
     uid = bed.cluster.leased()[0].uid
     died = Ending("died", "its first process ended with exit code 137")
     with trio.fail_after(5):
@@ -111,7 +105,7 @@ async def kill_and_tell(bed, uid: str, ending: Ending, after: float = 0.3) -> No
 
 
 async def test_a_sandbox_that_dies_ends_a_plain_call_with_a_typed_error(bed):
-    made = await allocate(bed)
+    made = await bed.allocate()
     uid = bed.cluster.leased()[0].uid
     async with trio.open_nursery() as nursery:
         nursery.start_soon(kill_and_tell, bed, uid, Ending("oom", "killed for want of memory"))
@@ -124,7 +118,7 @@ async def test_a_sandbox_that_dies_ends_a_plain_call_with_a_typed_error(bed):
 
 
 async def test_a_daemon_that_is_gone_for_no_known_reason_is_outcome_unknown(bed):
-    made = await allocate(bed)
+    made = await bed.allocate()
     async with trio.open_nursery() as nursery:
 
         async def kill():
@@ -144,7 +138,7 @@ async def test_a_daemon_that_is_gone_for_no_known_reason_is_outcome_unknown(bed)
 
 
 async def test_a_deleted_pod_is_found_out_though_the_watch_is_behind(bed):
-    made = await allocate(bed)
+    made = await bed.allocate()
     del bed.cluster.pods[bed.cluster.leased()[0].uid]
     bed.daemon.kill()
     answer = await bed.client.post(
@@ -154,7 +148,7 @@ async def test_a_deleted_pod_is_found_out_though_the_watch_is_behind(bed):
 
 
 async def test_a_restarted_daemon_is_not_taken_for_the_sandbox(bed):
-    made = await allocate(bed)
+    made = await bed.allocate()
     bed.daemon.restart()
     answer = await bed.client.post(
         f"/v1/sandboxes/{made['id']}/exec", json={"shell": "true"}, headers=bed.as_("acme")
@@ -163,7 +157,7 @@ async def test_a_restarted_daemon_is_not_taken_for_the_sandbox(bed):
 
 
 async def test_a_caller_that_goes_away_takes_its_command_along(bed, tmp_path):
-    made = await allocate(bed)
+    made = await bed.allocate()
     mark = tmp_path / "pid"
     with trio.move_on_after(0.7):
         await bed.client.post(
@@ -193,7 +187,7 @@ async def test_without_a_known_token_nothing_is_said(bed, header):
 
 
 async def test_another_tenants_sandbox_is_like_one_that_never_was(bed):
-    made = await allocate(bed)
+    made = await bed.allocate()
     zeta = bed.as_("zeta")
     for method, tail in [
         ("GET", ""),
@@ -214,7 +208,7 @@ async def test_another_tenants_sandbox_is_like_one_that_never_was(bed):
 
 
 async def test_a_sandbox_token_is_good_for_its_sandbox_alone(bed):
-    made = await allocate(bed)
+    made = await bed.allocate()
     scoped = {"authorization": f"Bearer {made['token']}"}
     ran = await bed.client.post(
         f"/v1/sandboxes/{made['id']}/exec", json={"argv": ["true"]}, headers=scoped
@@ -232,7 +226,7 @@ async def test_a_sandbox_token_is_good_for_its_sandbox_alone(bed):
 
 
 async def test_the_daemons_own_token_and_headers_never_reach_the_caller_nor_his_the_daemon(bed):
-    made = await allocate(bed)
+    made = await bed.allocate()
     answer = await bed.client.post(
         f"/v1/sandboxes/{made['id']}/exec",
         json={"shell": "env; cat /proc/$PPID/environ | tr '\\0' '\\n'"},
@@ -270,7 +264,7 @@ async def test_no_such_path_and_no_such_method(bed):
 
 
 async def test_the_claim_is_not_reachable_from_outside(bed):
-    made = await allocate(bed)
+    made = await bed.allocate()
     answer = await bed.client.post(
         f"/v1/sandboxes/{made['id']}/claim", json={"claim_id": "x"}, headers=bed.as_("acme")
     )
@@ -281,7 +275,7 @@ async def test_the_claim_is_not_reachable_from_outside(bed):
 
 
 async def test_health_readiness_metrics_and_pools(bed):
-    await allocate(bed)
+    await bed.allocate()
     assert (await bed.client.get("/healthz")).text == "ok"
     assert (await bed.client.get("/readyz")).text == "ok"
     text = (await bed.client.get("/metrics")).text
@@ -293,7 +287,7 @@ async def test_health_readiness_metrics_and_pools(bed):
 
 
 async def test_a_run_is_released_as_a_whole(bed):
-    await allocate(bed, run="r1")
+    await bed.allocate(run="r1")
     assert (await bed.client.delete("/v1/runs/r2", headers=bed.as_("acme"))).json() == {
         "released": 0
     }
