@@ -29,6 +29,8 @@ from sandman import names
 from sandman.service import https, kube
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from gateway.config import Settings
 
 log = structlog.get_logger()
@@ -64,7 +66,7 @@ class Gateway:
             namespace=settings.namespace,
             name=names.ALLOCATOR_LEASE,
             identity=settings.pod_name,
-            address=f"{settings.pod_ip}:{settings.port}",
+            address=f"{_bracketed(settings.pod_ip)}:{settings.port}",
         )
         self.registry = Registry(keep_ended=settings.keep_ended)
         allocation = Allocation(cold_max=settings.cold_max, claims_max=settings.claims_max)
@@ -116,19 +118,34 @@ class Gateway:
             support.start_soon(watching.watch, self._api, self._settings.sandbox_namespaces, send)
             support.start_soon(self.pool.run, receive)
             support.start_soon(janitor.run, self.registry, self.upstream, self.proxy)
-            await support.start(self.certificates.run)
-            support.start_soon(self.election.run)
-            try:
-                await self._serve(task_status)
-            finally:
-                with trio.move_on_after(1.0, shield=True):
-                    await self.upstream.aclose()
-                    await self.handoff.aclose()
+            if await self._start_unless_stopped(support, self.certificates.run):
+                support.start_soon(self.election.run)
+                try:
+                    await self._serve(task_status)
+                finally:
+                    with trio.move_on_after(1.0, shield=True):
+                        await self.upstream.aclose()
+                        await self.handoff.aclose()
             support.cancel_scope.cancel()
+
+    async def _start_unless_stopped(
+        self, nursery: trio.Nursery, start: Callable[..., Awaitable[object]]
+    ) -> bool:
+        """Start what may take for ever (an API server that is away); answers whether it was."""
+        async with trio.open_nursery() as waiting:
+
+            async def give_up() -> None:
+                await self._stop.wait()
+                waiting.cancel_scope.cancel()
+
+            waiting.start_soon(give_up)
+            await nursery.start(start)
+            waiting.cancel_scope.cancel()
+        return not self._stop.is_set()
 
     async def _serve(self, task_status: trio.TaskStatus[list[https.Bound]]) -> None:
         settings = self._settings
-        host = f"[{settings.bind}]" if ":" in settings.bind else settings.bind
+        host = _bracketed(settings.bind)
         await https.serve(
             self.app,
             bind=[f"{host}:{settings.port}"],
@@ -137,6 +154,11 @@ class Gateway:
             settings=https.Settings(lame_duck_s=settings.lame_duck_s, grace_s=settings.grace_s),
             task_status=task_status,
         )
+
+
+def _bracketed(address: str) -> str:
+    """The address as part of `host:port`."""
+    return f"[{address}]" if ":" in address else address
 
 
 async def main(settings: Settings) -> None:
