@@ -13,11 +13,12 @@ with a cut-down standard library. Hence the charter:
 - Only `daemon.init` waits for children and `daemon.spawn` makes them: a second waiter falsifies
   exit codes.
 
-A request's way, and with it the imports, from the top down: `__main__` opens the `listener` and starts
-`serve` (composition root) with `server` (threads) and `front` (health); `application` (what serves
-which path) and `routes` (who may); `execution`, `transfers`, `handshake` (one conversation each);
-`replies` and `uploads` (JSON and frames); `attach` (bytes between a command and its caller) and
-`outcome`; `stop` (ends trees); `connection` over `http1` (sans-IO); `processes` (the table) and
-`drain`; `launch` (what to start) over `spawn` (starts it) and `state`; `init` (PID 1) and `files`;
-at the bottom `users`, `tree`, `usage`, `outputs`, `kernel`, `log`, `config`. `delivery` is `copy`.
+A request's way, and with it the imports, from the top down: `__main__` opens the `listener` and
+starts `serve` (composition root) with `server` (threads) and `front` (health); `application` (what
+serves which path) and `routes` (who may); `execution`, `transfers`, `handshake` (one conversation
+each); `replies` and `uploads` (JSON and frames); `attach` (bytes between a command and its caller),
+`outcome` and `connection`; `stop` (ends trees) and `exchange`; `processes` (the table), `drain` and
+`http1` (sans-IO); `launch` (what to start) and `streams` (its pipes); `spawn` (starts it) and
+`state`; `init` (reaps) and `files`; at the bottom `users`, `tree`, `usage`, `outputs`, `kernel`,
+`signals`, `log`, `config`. `delivery` is the sub-command `copy`.
 """

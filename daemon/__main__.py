@@ -25,9 +25,11 @@ def main(argv: list[str] | None = None) -> int:
 
 def _serve() -> int:
     """Listen, and only then load the greater part."""
-    from daemon.listener import listen  # noqa: PLC0415 - `copy` needs none of it
+    from daemon import signals  # noqa: PLC0415 - `copy` needs none of it
+    from daemon.listener import listen  # noqa: PLC0415
 
     kernel.fill_standard_descriptors()
+    asked = signals.block_signals()
     try:
         settings = config.Config.from_env(os.environ)
         sock = listen(settings.port)
@@ -38,7 +40,7 @@ def _serve() -> int:
 
     from daemon.serve import serve  # noqa: PLC0415
 
-    return serve(settings, sock)
+    return serve(settings, sock, asked)
 
 
 def _copy(target: str) -> int:

@@ -12,15 +12,16 @@ import select
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from daemon.connection import CallerGoneError
+from daemon.exchange import CallerGoneError
 from daemon.processes import iter_open
 from sandman.errors import SandmanError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from daemon.processes import Process, Stream
+    from daemon.processes import Process
     from daemon.stop import Stop
+    from daemon.streams import Stream
 
 DRAIN_S = 0.05
 """For the last words of children that outlive the leader by a moment, as in `a | b &`."""

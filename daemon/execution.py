@@ -14,8 +14,8 @@ from sandman import names, wire
 from sandman.errors import BadRequestError, InternalError
 
 if TYPE_CHECKING:
-    from daemon.connection import Exchange
     from daemon.drain import Drain
+    from daemon.exchange import Exchange
     from daemon.processes import Process, Processes
 
 _LEAST_KEPT = 2 * config.CHUNK_BYTES

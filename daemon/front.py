@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from daemon.connection import Response
+from daemon.exchange import Response
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from daemon.connection import Exchange
+    from daemon.exchange import Exchange
 
 
 class Front:

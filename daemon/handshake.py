@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from daemon.connection import Response
+from daemon.exchange import Response
 from daemon.replies import dump
 from sandman import names, wire
 
 if TYPE_CHECKING:
-    from daemon.connection import Exchange
+    from daemon.exchange import Exchange
     from daemon.processes import Processes
     from daemon.state import Sandbox
 

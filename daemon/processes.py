@@ -1,20 +1,17 @@
-"""Commands: their streams, their end, and the table of all of them by exec id."""
+"""Commands: how each is doing, and the table of all of them by exec id."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
-import struct
 import threading
 import time
-from collections import deque
 from typing import TYPE_CHECKING
 
 from daemon import kernel, tree, usage
 from daemon.launch import explain, plan
-from daemon.outputs import OutputLog
 from daemon.spawn import Descriptors, DirectoryError, spawn
+from daemon.streams import Stdin, Stream
 from sandman.errors import BadRequestError, ConflictError
 
 if TYPE_CHECKING:
@@ -25,107 +22,11 @@ if TYPE_CHECKING:
     from daemon.state import Sandbox
     from sandman.wire import ExecSpec
 
-_FIONREAD = 0x541B
 NULL = "/dev/null"
 _NULL_DEVICE = os.makedev(1, 3)
 _ID_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 MAX_ENDED = 1024
 """Ended commands remembered, so that an id is not run twice."""
-
-
-class Stream:
-    """The reading end of a command's stdout or stderr, and the log of what came."""
-
-    def __init__(self, fd: int, limit: int) -> None:
-        os.set_blocking(fd, False)
-        self.fd: int | None = fd
-        self.log = OutputLog(limit)
-        self.owed = 0
-        """Bytes that the leader wrote before its end and that are still to be read."""
-
-    def read(self, scratch: memoryview) -> None:
-        """Move what is there into the log, by way of `scratch`; close at end of file."""
-        if self.fd is None:
-            return
-        try:
-            size = os.readv(self.fd, [scratch])
-        except BlockingIOError:
-            self.owed = 0
-            return
-        self.owed = max(0, self.owed - size)
-        if size:
-            self.log.append(scratch[:size])
-        else:
-            self.close()
-
-    def note_end(self) -> None:
-        """The leader has ended: what the pipe holds now is owed to the caller, what comes later not."""
-        if self.fd is not None:
-            answer = fcntl.ioctl(self.fd, _FIONREAD, b"\0\0\0\0")
-            self.owed = struct.unpack("i", answer)[0]
-
-    def release(self) -> int | None:
-        """Give the descriptor away."""
-        fd, self.fd = self.fd, None
-        return fd
-
-    def close(self) -> None:
-        """Close the reading end."""
-        fd = self.release()
-        self.owed = 0
-        if fd is not None:
-            os.close(fd)
-
-
-class Stdin:
-    """The writing end of a command's stdin, with what is still to be written."""
-
-    def __init__(self, fd: int) -> None:
-        os.set_blocking(fd, False)
-        self.fd: int | None = fd
-        self.size = 0
-        """Bytes that wait."""
-        self._pending: deque[memoryview] = deque()
-        self._is_ending = False
-
-    def feed(self, data: bytes) -> None:
-        """Have this written; dropped when the command reads no more."""
-        if data and self.fd is not None:
-            self._pending.append(memoryview(data))
-            self.size += len(data)
-            self.flush()
-
-    def end(self) -> None:
-        """End of file after what waits."""
-        self._is_ending = True
-        self.flush()
-
-    def flush(self) -> None:
-        """Write what the pipe takes."""
-        while self._pending and self.fd is not None:
-            view = self._pending[0]
-            try:
-                written = os.write(self.fd, view)
-            except BlockingIOError:
-                return
-            except OSError:
-                self.close()
-                return
-            self.size -= written
-            if written < len(view):
-                self._pending[0] = view[written:]
-            else:
-                self._pending.popleft()
-        if self._is_ending:
-            self.close()
-
-    def close(self) -> None:
-        """End of file now."""
-        fd, self.fd = self.fd, None
-        self._pending.clear()
-        self.size = 0
-        if fd is not None:
-            os.close(fd)
 
 
 class Process:

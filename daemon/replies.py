@@ -9,13 +9,13 @@ import time
 from typing import TYPE_CHECKING
 
 from daemon import config, http1
-from daemon.connection import CallerGoneError, Response
+from daemon.exchange import CallerGoneError, Response
 from sandman import names, wire
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from daemon.connection import Exchange
+    from daemon.exchange import Exchange
     from daemon.processes import Process
     from daemon.uploads import Upload
     from sandman.errors import SandmanError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from daemon import log
-from daemon.connection import CallerGoneError, Response
+from daemon.exchange import CallerGoneError, Response
 from daemon.replies import dump
 from sandman import names
 from sandman.errors import (
@@ -20,7 +20,7 @@ from sandman.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from daemon.connection import Exchange
+    from daemon.exchange import Exchange
 
     Handler = Callable[[Exchange], None]
     Table = Mapping[str, Mapping[str, Handler]]

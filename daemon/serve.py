@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from daemon import init, kernel
+from daemon import init, kernel, signals
 from daemon.config import Config, command_environment
 from daemon.front import Front
 from daemon.server import Server
@@ -17,15 +17,20 @@ if TYPE_CHECKING:
     import socket
 
 
-def serve(config: Config, sock: socket.socket) -> int:
-    """Serve on this socket until told to end; the exit code."""
+def serve(config: Config, sock: socket.socket, asked: list[int]) -> int:
+    """Serve on this socket until told to end; the exit code.
+
+    Args:
+        config: the daemon's settings.
+        sock: listens.
+        asked: what `signals.block_signals` returned.
+    """
     kernel.hide_descriptors()
-    asked = init.block_signals()
     front = Front()
     Server(sock, front.handle).start()
     reaper = init.Reaper()
     boot_id = _open(front, config, reaper)
-    init.serve_signals(reaper, asked)
+    signals.serve_signals(reaper.notice, asked)
     return _end(boot_id)
 
 
@@ -35,7 +40,7 @@ def _open(front: Front, config: Config, reaper: init.Reaper) -> str:
 
     kernel.harden()
     kernel.adopt_orphans()
-    init.reset_signals()
+    signals.reset_signals()
     reaper.start()
     routes = application.build(config, reaper, command_environment(os.environb), workdir())
     front.open(routes.handle)

@@ -7,13 +7,13 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from daemon import config, init, log
+from daemon import config, log, signals
 from daemon.connection import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from daemon.connection import Exchange
+    from daemon.exchange import Exchange
 
 _STACK_BYTES = 4 * 1024 * 1024
 """Python's limit on nesting assumes a large stack: with musl's 128 KiB, and even with 1 MiB, a JSON
@@ -69,7 +69,7 @@ class Server:
             _turn_away(sock)
 
     def _serve(self, connection: Connection, sock: socket.socket) -> None:
-        init.ignore_children()
+        signals.ignore_children()
         try:
             _tune(sock)
             connection.serve()

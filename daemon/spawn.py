@@ -12,7 +12,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
-from daemon import init
+from daemon import signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +79,7 @@ def _start(program: Program, path: bytes, fds: Descriptors) -> int:
             file_actions=[(os.POSIX_SPAWN_DUP2, fd, n) for n, fd in enumerate(fds)],
             setsid=True,
             setsigmask=(),
-            setsigdef=init.PYTHON_IGNORES,
+            setsigdef=signals.PYTHON_IGNORES,
         )
     finally:
         _leave()
@@ -97,7 +97,7 @@ def _fork(program: Program, user: User, path: bytes, fds: Descriptors) -> int:
     import subprocess  # noqa: PLC0415 - seldom needed, and 5 ms at each pod's start
 
     # The child inherits this thread's mask. Should a SIGTERM for the daemon come now, it may be lost
-    # as one of unknown origin: see `init.serve_signals`.
+    # as one of unknown origin: see `signals.serve_signals`.
     mask = signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
         popen = subprocess.Popen(

@@ -7,14 +7,14 @@ import stat
 from typing import TYPE_CHECKING
 
 from daemon import config, http1
-from daemon.connection import CallerGoneError, Response
+from daemon.exchange import CallerGoneError, Response
 from daemon.files import Writer, open_for_reading, remove, translate
 from daemon.replies import dump
 from sandman import names
 from sandman.errors import BadRequestError
 
 if TYPE_CHECKING:
-    from daemon.connection import Exchange
+    from daemon.exchange import Exchange
     from daemon.state import Sandbox
 
 _SMALL_BYTES = 64 * 1024

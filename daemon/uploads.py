@@ -8,7 +8,7 @@ from sandman import wire
 from sandman.errors import BadRequestError
 
 if TYPE_CHECKING:
-    from daemon.connection import Exchange
+    from daemon.exchange import Exchange
     from daemon.processes import Process
 
 

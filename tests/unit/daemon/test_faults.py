@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from daemon import listener, outcome, processes, server, tree
-from daemon.connection import CallerGoneError, Exchange
 from daemon.drain import Drain
+from daemon.exchange import CallerGoneError, Exchange
 from daemon.http1 import Head
 from daemon.init import Ended, Reaper
-from daemon.processes import Process, Processes, Stdin, Stream
+from daemon.processes import Process, Processes
 from daemon.spawn import Descriptors, DirectoryError, Program, spawn
 from daemon.state import Sandbox
+from daemon.streams import Stdin, Stream
 from daemon.usage import Meter
 from sandman import wire
 from sandman.errors import BadRequestError
@@ -287,10 +288,10 @@ def test_the_reaper_leaves_alone_what_was_reaped(monkeypatch: pytest.MonkeyPatch
 
 
 def test_ignored_signals_are_given_up() -> None:
-    from daemon import init  # noqa: PLC0415
+    from daemon import signals  # noqa: PLC0415
 
     old = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    init.reset_signals()
+    signals.reset_signals()
     assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
     signal.signal(signal.SIGUSR2, old)
 

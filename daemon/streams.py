@@ -1,0 +1,107 @@
+"""A command's pipes, seen from here: what it wrote, and what it is still to read."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from collections import deque
+
+from daemon.outputs import OutputLog
+
+_FIONREAD = 0x541B
+
+
+class Stream:
+    """The reading end of a command's stdout or stderr, and the log of what came."""
+
+    def __init__(self, fd: int, limit: int) -> None:
+        os.set_blocking(fd, False)
+        self.fd: int | None = fd
+        self.log = OutputLog(limit)
+        self.owed = 0
+        """Bytes that the leader wrote before its end and that are still to be read."""
+
+    def read(self, scratch: memoryview) -> None:
+        """Move what is there into the log, by way of `scratch`; close at end of file."""
+        if self.fd is None:
+            return
+        try:
+            size = os.readv(self.fd, [scratch])
+        except BlockingIOError:
+            self.owed = 0
+            return
+        self.owed = max(0, self.owed - size)
+        if size:
+            self.log.append(scratch[:size])
+        else:
+            self.close()
+
+    def note_end(self) -> None:
+        """The leader has ended: what the pipe holds now is owed to the caller, what comes later not."""
+        if self.fd is not None:
+            answer = fcntl.ioctl(self.fd, _FIONREAD, b"\0\0\0\0")
+            self.owed = struct.unpack("i", answer)[0]
+
+    def release(self) -> int | None:
+        """Give the descriptor away."""
+        fd, self.fd = self.fd, None
+        return fd
+
+    def close(self) -> None:
+        """Close the reading end."""
+        fd = self.release()
+        self.owed = 0
+        if fd is not None:
+            os.close(fd)
+
+
+class Stdin:
+    """The writing end of a command's stdin, with what is still to be written."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self.fd: int | None = fd
+        self.size = 0
+        """Bytes that wait."""
+        self._pending: deque[memoryview] = deque()
+        self._is_ending = False
+
+    def feed(self, data: bytes) -> None:
+        """Have this written; dropped when the command reads no more."""
+        if data and self.fd is not None:
+            self._pending.append(memoryview(data))
+            self.size += len(data)
+            self.flush()
+
+    def end(self) -> None:
+        """End of file after what waits."""
+        self._is_ending = True
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what the pipe takes."""
+        while self._pending and self.fd is not None:
+            view = self._pending[0]
+            try:
+                written = os.write(self.fd, view)
+            except BlockingIOError:
+                return
+            except OSError:
+                self.close()
+                return
+            self.size -= written
+            if written < len(view):
+                self._pending[0] = view[written:]
+            else:
+                self._pending.popleft()
+        if self._is_ending:
+            self.close()
+
+    def close(self) -> None:
+        """End of file now."""
+        fd, self.fd = self.fd, None
+        self._pending.clear()
+        self.size = 0
+        if fd is not None:
+            os.close(fd)
