@@ -297,8 +297,12 @@ def report(bed: Bed) -> str:
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.install", description=__doc__)
-    parser.parse_args()
+    parser.add_argument("--env-file", action="store_true", help="only say where client.env is")
+    options = parser.parse_args()
     bed = Bed.from_env()
+    if options.env_file:
+        say(str(environment_file(bed)))
+        return 0
     began = time.monotonic()
     try:
         made = install(bed)
