@@ -52,5 +52,7 @@ def _require(lacking: list[str]) -> None:
 
 @pytest.fixture(scope="session")
 def sandman(bed: cluster.Bed) -> deployed.Deployed:
-    """Sandman installed from the work tree."""
-    return deployed.deploy(bed)
+    """Sandman installed from the work tree, with no sandbox in use."""
+    made = deployed.deploy(bed)
+    made.sweep()
+    return made

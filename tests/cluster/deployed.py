@@ -72,8 +72,14 @@ class Deployed:
         """
         deadline = time.monotonic() + seconds
         while left := self.leased():
-            assert time.monotonic() < deadline, f"leaked: {left}"
+            assert time.monotonic() < deadline, f"{len(left)} leaked: {left[:3]} …"
             time.sleep(0.25)
+
+    def sweep(self) -> None:
+        """Delete what an interrupted session left leased; leases would keep it for hours."""
+        selector = f"{names.LABEL_STATE}={names.STATE_LEASED}"
+        self.kubectl("delete", "pods", "-l", selector, "--wait=false", "--grace-period=1")
+        self.wait_nothing_leased(120)
 
 
 def deploy(bed: Bed) -> Deployed:
