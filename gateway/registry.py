@@ -71,10 +71,17 @@ class Registry:
         return alive[0] if alive else None
 
     def of_tenant(self, tenant: str, run: str | None = None) -> list[Instance]:
-        """The tenant's sandboxes, oldest first."""
+        """The tenant's sandboxes, oldest first. One whose pod is being deleted, or that was released
+        here a moment ago, is none of them any more, though its pod may take a second to go."""
         found = (self._by_uid[uid] for uid in self._by_tenant.get(tenant, ()))
         return sorted(
-            (one for one in found if run is None or one.run == run),
+            (
+                one
+                for one in found
+                if (run is None or one.run == run)
+                and not one.deleting
+                and one.id not in self._ended
+            ),
             key=lambda one: (one.created_at, one.id),
         )
 

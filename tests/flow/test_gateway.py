@@ -39,6 +39,8 @@ async def test_the_whole_walk(bed):
 
     for _ in range(2):
         assert (await bed.client.delete(path, headers=acme)).status_code == 204
+    listed = await bed.client.get("/v1/sandboxes", headers=acme)
+    assert listed.json() == {"sandboxes": []}
     after = await bed.client.post(f"{path}/exec", json={"argv": ["true"]}, headers=acme)
     assert (after.status_code, after.json()["reason"]) == (410, "released")
     assert bed.cluster.pods == {}
