@@ -110,9 +110,13 @@ class Fulfilment:
         """
         begun = trio.current_time()
         assignment = self._assignment(order, want)
-        namespace, name = self._target(order)
+        placeholder = self._placeholder(order)
+        namespace, name = self._target(order, placeholder)
         try:
-            instance = await self._take(order, assignment, name)
+            if placeholder is None:
+                instance = await self._provider.create(self._spec(order), name, assignment)
+            else:
+                instance = await self._provider.claim(placeholder, assignment)
             claimed = trio.current_time()
             self._roster.taken(instance, uid_was_known=order.slot is not None)
             claim = handshake(assignment.claim_id, assignment.previous_boot_id, want.request)
@@ -159,32 +163,30 @@ class Fulfilment:
             key=want.key,
         )
 
-    def _target(self, order: Order) -> tuple[str, str]:
-        """Namespace and name of the pod: a new one is named here, so that it can be found again
-        when the reply to its creation is lost."""
+    def _placeholder(self, order: Order) -> Instance | None:
+        """What the order is to take; None when it is to make one."""
         if order.slot is None:
-            spec = self._spec(order)
-            # A pool's name is a label's value, which may hold what a pod's name may not.
-            part = re.sub(r"[^a-z0-9]+", "-", spec.name.lower()).strip("-")
-            return spec.namespace, f"sandman-cold-{part}-{secrets.token_hex(5)}"
+            return None
         placeholder = self._roster.registry.get(order.slot.uid)
         if placeholder is None:
             raise ClaimLostError(order.slot.uid)
-        return placeholder.namespace, placeholder.name
+        return placeholder
+
+    def _target(self, order: Order, placeholder: Instance | None) -> tuple[str, str]:
+        """Namespace and name of the pod: a new one is named here, so that it can be found again
+        when the reply to its creation is lost."""
+        if placeholder is not None:
+            return placeholder.namespace, placeholder.name
+        spec = self._spec(order)
+        # A pool's name is a label's value, which may hold what a pod's name may not.
+        part = re.sub(r"[^a-z0-9]+", "-", spec.name.lower()).strip("-")
+        return spec.namespace, f"sandman-cold-{part}-{secrets.token_hex(5)}"
 
     def _spec(self, order: Order) -> PoolSpec:
         spec = self._roster.pools.get(order.ticket.pool)
         if spec is None:
             raise BadRequestError(f"pool {order.ticket.pool!r} went away", field="pool")
         return spec
-
-    async def _take(self, order: Order, assignment: Assignment, name: str) -> Instance:
-        if order.slot is None:
-            return await self._provider.create(self._spec(order), name, assignment)
-        placeholder = self._roster.registry.get(order.slot.uid)
-        if placeholder is None:
-            raise ClaimLostError(order.slot.uid)
-        return await self._provider.claim(placeholder, assignment)
 
     async def _discard(self, order: Order, namespace: str, name: str, claim_id: str) -> None:
         """Delete what the order took. A placeholder that does not carry the claim was never taken:

@@ -232,10 +232,8 @@ class Pool:
 
     async def _meet(self, instance: Instance, limiter: trio.CapacityLimiter) -> wire.Info | None:
         """What the placeholder's daemon says; None when it is no placeholder any more."""
-        for count, pause in enumerate(itertools.chain(VET_PAUSES_S, itertools.repeat(VET_AGAIN_S))):
-            now = self._roster.registry.get(instance.uid)
-            if now is None or not is_free(now):
-                return None
+        count = 0
+        while (now := self._roster.registry.get(instance.uid)) is not None and is_free(now):
             try:
                 async with limiter:
                     return await self._daemons.info(now)
@@ -243,8 +241,9 @@ class Pool:
                 # One odd pod (an unknown key, a stranger on the port) must not end the gateway.
                 if count == len(VET_PAUSES_S):
                     log.warning("placeholder is of no use", pod=now.name, error=str(error))
-            await trio.sleep(pause)
-        raise AssertionError("unreachable")
+            await trio.sleep(VET_PAUSES_S[count] if count < len(VET_PAUSES_S) else VET_AGAIN_S)
+            count += 1
+        return None
 
 
 class _Waiter:

@@ -165,8 +165,9 @@ class Proxy:
                     return self._known_end(instance) or DeletedError(
                         "somebody deleted its pod", sandbox=instance.id
                     )
-                with trio.move_on_after(1.0):
-                    await self._roster.wait_change(instance.uid)
+                if self._known_end(instance) is None:
+                    with trio.move_on_after(1.0):
+                        await self._roster.wait_change(instance.uid)
             return error
         detail = f"the sandbox does not answer: {lost}" if lost else "the sandbox does not answer"
         if lost is not None and lost.sent and method == "POST":

@@ -180,17 +180,17 @@ class Upstream:
                 sandbox=instance.id,
                 retry_after=1.0,
             )
-        for pause in (*DIAL_PAUSES_S, None):
+        pauses = iter(DIAL_PAUSES_S)
+        while True:
             try:
                 request = self._request(instance, token, method, path, headers, content)
                 return await stack.enter_async_context(request)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                if pause is None:
+                if (pause := next(pauses, None)) is None:
                     raise LostError(f"no connection: {error}", sent=False) from error
                 await trio.sleep(pause)
             except httpx.TransportError as error:
                 raise LostError(str(error) or type(error).__name__, sent=True) from error
-        raise AssertionError("unreachable")
 
     @contextlib.asynccontextmanager
     async def _request(

@@ -85,11 +85,10 @@ class Context:
         if instance is None:
             self._raise_if_ended(principal, sandbox)
             instance = await self._read(sandbox)
-        tenant = None if instance is None else instance.tenant
-        policy.may_use(principal, sandbox, tenant)
-        self._raise_if_ended(principal, sandbox)
         if instance is None:
             raise NotFoundError(f"no sandbox {sandbox}", sandbox=sandbox)
+        policy.may_use(principal, sandbox, instance.tenant)
+        self._raise_if_ended(principal, sandbox)
         return instance
 
     def _raise_if_ended(self, principal: Principal, sandbox: str) -> None:

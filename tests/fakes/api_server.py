@@ -195,12 +195,12 @@ class ApiServer(FakeApi):
         sent = 0
         while True:
             changed = self._changed
-            for kind, plural, document in self.history[sent:]:
-                if int(document["metadata"]["resourceVersion"]) > since and selects(
-                    plural, document
-                ):
+            batch = self.history[sent:]
+            sent += len(batch)
+            for kind, plural, document in batch:
+                version = int(document["metadata"]["resourceVersion"])
+                if version > since and selects(plural, document):
                     yield json.dumps({"type": kind, "object": document}).encode() + b"\n"
-            sent = len(self.history)
             if changed is self._changed:
                 await changed.wait()
 

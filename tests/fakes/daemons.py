@@ -29,6 +29,7 @@ class Call:
     def __init__(self, stream: trio.SocketStream, data: bytes) -> None:
         self.stream = stream
         head, _, self.early = data.partition(b"\r\n\r\n")
+        self.body = b""
         self.line, *lines = head.split(b"\r\n")
         parts = (line.partition(b": ") for line in lines)
         self.headers = {name.lower(): value for name, _, value in parts}
@@ -42,7 +43,11 @@ class Call:
         length = int(self.headers.get(b"content-length", b"-1"))
         chunked = b"transfer-encoding" in self.headers
         while (chunked and not data.endswith(b"0\r\n\r\n")) or len(data) < length:
-            data += await self.stream.receive_some()
+            more = await self.stream.receive_some()
+            if not more:
+                break
+            data += more
+        self.body = data
         return data
 
 

@@ -172,6 +172,7 @@ async def gateway(
     leader: Leader,
     ca: pki.Pair,
     parts: dict | None = None,
+    authority: pki.Pair | None = None,
 ) -> AsyncIterator[str]:
     """One replica, listening on TLS; yields its address. `parts` gets those that tests look into."""
     registry = Registry(keep_ended=100)
@@ -180,7 +181,7 @@ async def gateway(
     fulfilment = Fulfilment(cluster, upstream, roster, settings, wall)
     proxy = Proxy(roster, upstream, cluster, settings)
     pool = Pool(roster, fulfilment, upstream, settings)
-    handoff = Handoff(leader, SERVER_NAME, lambda: ca.certificate)
+    handoff = Handoff(leader, SERVER_NAME, lambda: (authority or ca).certificate)
     if parts is not None:
         parts.update(registry=registry, proxy=proxy, upstream=upstream, pool=pool)
     context = Context(

@@ -306,3 +306,26 @@ async def test_a_run_is_released_as_far_as_it_goes_when_one_release_fails(odd_be
     assert len(odd_bed.cluster.leased()) == 1
     again = await odd_bed.client.delete("/v1/runs/r1", headers=odd_bed.as_("acme"))
     assert again.json() == {"released": 1}
+
+
+async def test_a_sandbox_that_has_ended_takes_no_calls_and_says_why(odd_bed):
+    made = await odd_bed.allocate()
+    calls = len(odd_bed.daemon.calls)
+    odd_bed.cluster.end(odd_bed.cluster.leased()[0].uid, Ending("evicted", "disk"))
+    path = f"/v1/sandboxes/{made['id']}"
+    while (await odd_bed.client.get(path, headers=odd_bed.as_("acme"))).json()["state"] != "ended":
+        await trio.sleep(0.01)
+    got = await odd_bed.client.post(f"{path}/exec", json={}, headers=odd_bed.as_("acme"))
+    assert (got.status_code, got.json()["reason"], got.json()["cause"]) == (
+        410, "evicted", "infrastructure",
+    )  # fmt: skip
+    assert len(odd_bed.daemon.calls) == calls
+
+
+async def test_a_release_that_cannot_be_looked_up_is_not_taken_for_done(odd_bed):
+    async def away(_namespace, _name):
+        raise UnreachableError("the API server is away")
+
+    odd_bed.cluster.read = away
+    got = await odd_bed.client.delete("/v1/sandboxes/p-00000000", headers=odd_bed.as_("acme"))
+    assert (got.status_code, got.json()["retryable"]) == (503, True)

@@ -223,3 +223,10 @@ async def test_the_secret_is_looked_at_again_and_again(fast_clock):
             while one.authority == first:
                 await trio.sleep(1)
         nursery.cancel_scope.cancel()
+
+
+def test_a_certificate_of_ours_that_names_nobody_is_made_anew():
+    data = {**operators(), CA_KEY: b"beside it: so it counts as made here"}
+    mended = certificates.wanted(data, NAME, NOW)
+    assert mended is not None
+    assert pki.verifies(mended[CA], mended[CERTIFICATE], NAME, NOW)

@@ -82,3 +82,31 @@ def test_image_references_of_every_form(text):
 def test_an_idempotency_key_has_a_length(key):
     with pytest.raises(BadRequestError, match="Idempotency-Key"):
         parse.idempotency_key(key)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"workdir": "/" + "x" * 4096}, "workdir"),
+        ({"user": "x" * 257}, "user"),
+        ({"user": 10**300}, "user"),
+        # As JSON in an annotation each of these takes twelve bytes.
+        ({"labels": {"a": "\U0001f600" * 4000}}, "labels"),
+    ],
+)
+def test_what_would_not_fit_on_a_pod_is_refused_with_its_own_field(body, field):
+    with pytest.raises(BadRequestError) as caught:
+        parse.sandbox_request({"image": "x", **body}, SETTINGS)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "name"),
+    [
+        ("pool-5d9c-x2x7q-1f0e9c3a", "pool-5d9c-x2x7q"), ("a.b-00000000", "a.b"),
+        ("..-00000000", None), ("a-0000000", None), ("a-0000000G", None), ("a/b-00000000", None),
+        ("", None), ("-00000000", None), ("a-00000000\n", None), ("x" * 254 + "-00000000", None),
+    ],
+)  # fmt: skip
+def test_a_sandbox_id_holds_a_pods_name_or_is_none(sandbox, name):
+    assert parse.pod_name(sandbox) == name

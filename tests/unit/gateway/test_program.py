@@ -1,0 +1,143 @@
+"""Settings from the environment, the command line, the janitor."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import trio
+
+from gateway import __main__ as program
+from gateway import config, janitor, tokens
+from gateway.config import PREFIX, SettingError, Settings
+from sandman.version import __version__
+
+# --- settings ---
+
+
+def test_without_variables_the_defaults_hold_and_others_variables_are_none_of_ours():
+    assert Settings.from_env({"PATH": "/bin", "SANDMAN_TOKEN": "x"}) == Settings()
+
+
+def test_each_type_is_read():
+    read = Settings.from_env(
+        {
+            PREFIX + "PORT": "1234", PREFIX + "GRACE_S": "1.5", PREFIX + "POD_NAME": "gw-0",
+            PREFIX + "SANDBOX_NAMESPACES": "a, b,,",
+        }
+    )  # fmt: skip
+    assert (read.port, read.grace_s, read.pod_name, read.sandbox_namespaces) == (
+        1234, 1.5, "gw-0", ("a", "b"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("PORT", "https"), ("PORT", "1.5"), ("PORT", "-1"), ("PORT", "tcp://10.0.0.1:8443"),
+     ("GRACE_S", "nan"), ("GRACE_S", "soon"), ("POD_NAME", ""), ("SANDBOX_NAMESPACES", " , ")],
+)  # fmt: skip
+def test_a_bad_value_names_its_variable(name, text):
+    with pytest.raises(SettingError, match=PREFIX + name):
+        Settings.from_env({PREFIX + name: text})
+
+
+def test_a_misspelt_setting_is_refused_and_the_known_are_told():
+    with pytest.raises(SettingError, match=r"PROT is not a setting.*SANDMAN_GATEWAY_PORT"):
+        Settings.from_env({PREFIX + "PROT": "1"})
+
+
+def test_every_setting_has_a_type_that_can_be_read():
+    types = {str(field.type) for field in dataclasses.fields(Settings)}
+    assert types <= set(config._READERS)
+
+
+# --- the command line ---
+
+
+def test_a_key_that_was_made_is_accepted_once_its_patch_is_applied(capsys):
+    assert program.main(["make-key", "ci-1", "--tenant", "acme"]) == 0
+    said = capsys.readouterr().out
+    token = said.splitlines()[0].rpartition(" ")[2]
+    patch = json.loads(said[said.index("-p '") + 4 : said.rindex("'")])
+    keys, bad = tokens.parse_api_keys(
+        {name: base64.b64decode(value) for name, value in patch["data"].items()}
+    )
+    assert bad == []
+    assert tokens.check_api_key(token, keys).tenant == "acme"
+    assert token not in json.dumps(patch)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["make-key", "UPPER", "--tenant", "acme"], "UPPER"),
+     (["make-key", "k", "--tenant", "a b"], "a b")],
+)  # fmt: skip
+def test_a_key_that_cannot_be_is_refused(capsys, arguments, words):
+    assert program.main(arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_bad_setting_ends_the_program_before_it_serves(capsys, monkeypatch):
+    monkeypatch.setenv(PREFIX + "PORT", "https")
+    assert program.main(["serve"]) == 2
+    assert capsys.readouterr().err.startswith("gateway: setting: SANDMAN_GATEWAY_PORT")
+
+
+def test_a_bad_log_level_is_told(capsys, monkeypatch):
+    monkeypatch.setenv(PREFIX + "LOG_LEVEL", "loud")
+    assert program.main([]) == 2
+    assert "loud" in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        program.main(["--version"])
+    assert capsys.readouterr().out.strip() == __version__
+
+
+def test_it_serves_by_default_with_the_settings_of_the_environment(monkeypatch):
+    served = []
+
+    async def main(settings) -> None:
+        await trio.lowlevel.checkpoint()
+        served.append(settings)
+
+    monkeypatch.setattr(program.serve, "main", main)
+    monkeypatch.setenv(PREFIX + "POD_NAME", "gw-7")
+    assert program.main([]) == 0
+    assert served[0].pod_name == "gw-7"
+
+
+def test_the_module_is_a_program():
+    run = subprocess.run(
+        [sys.executable, "-m", "gateway", "make-key", "k", "--tenant", "t"],
+        capture_output=True, check=False, timeout=60, env=os.environ,
+    )  # fmt: skip
+    assert run.returncode == 0
+    assert run.stdout.startswith(b"token (shown once): smk_k_")
+
+
+# --- the janitor ---
+
+
+async def test_the_janitor_goes_round_for_ever(autojump_clock):
+    alive, rounds = {"u1"}, []
+    registry = SimpleNamespace(get=lambda uid: uid if uid in alive else None)
+    proxy = SimpleNamespace(forget_ended=lambda: rounds.append(trio.current_time()))
+
+    async def close_unused(is_alive) -> None:
+        await trio.lowlevel.checkpoint()
+        rounds.append((is_alive("u1"), is_alive("u2")))
+
+    begun = trio.current_time()
+    with trio.move_on_after(2.5 * janitor.EVERY_S):
+        await janitor.run(registry, SimpleNamespace(close_unused=close_unused), proxy)
+    assert rounds == [
+        begun + janitor.EVERY_S, (True, False), begun + 2 * janitor.EVERY_S, (True, False),
+    ]  # fmt: skip
