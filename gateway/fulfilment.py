@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import secrets
-from collections import deque
 from typing import TYPE_CHECKING
 
 import structlog
@@ -98,7 +97,7 @@ class Fulfilment:
         self._roster = roster
         self._settings = settings
         self._wall = wall
-        self._unsettled: deque[_Taken] = deque()
+        self._unsettled: list[_Taken] = []
 
     async def carry_out(self, order: Order, want: Want) -> Ready:
         """Take the pod and bring it to the point where commands run.
@@ -124,7 +123,10 @@ class Fulfilment:
         except ClaimLostError:
             raise
         except BaseException as error:
-            await self._discard(order, namespace, name, assignment.claim_id)
+            taken = _Taken(order, namespace, name, assignment.claim_id)
+            self._unsettled.append(taken)
+            with trio.move_on_after(CLEANUP_S, shield=True):
+                await self._settle(taken)
             if isinstance(error, SandmanError) and error.reason in REPLACEABLE:
                 raise ClaimLostError(error.reason) from error
             raise
@@ -188,21 +190,17 @@ class Fulfilment:
             raise BadRequestError(f"pool {order.ticket.pool!r} went away", field="pool")
         return spec
 
-    async def _discard(self, order: Order, namespace: str, name: str, claim_id: str) -> None:
-        """Delete what the order took. A placeholder that does not carry the claim was never taken:
-        it is given back."""
-        taken = _Taken(order, namespace, name, claim_id)
-        with trio.move_on_after(CLEANUP_S, shield=True):
-            try:
-                await self._settle(taken)
-            except SandmanError as error:
-                log.warning("a pod could not be given up", pod=name, error=str(error))
-            else:
-                return
-        self._unsettled.append(taken)
-
     async def _settle(self, taken: _Taken) -> None:
-        ours = await self._provider.discard(taken.namespace, taken.name, taken.claim_id)
+        """Delete what the order took. A placeholder that does not carry the claim was never taken:
+        it is given back. Where that cannot be known yet, all stays as it is: the slot is nobody's."""
+        try:
+            ours = await self._provider.discard(taken.namespace, taken.name, taken.claim_id)
+        except SandmanError as error:
+            log.warning("a pod could not be given up", pod=taken.name, error=str(error))
+            return
+        if taken not in self._unsettled:
+            return
+        self._unsettled.remove(taken)
         if ours is None:
             self._roster.allocation.give_back(taken.order)
             return
@@ -212,10 +210,10 @@ class Fulfilment:
         self._roster.registry.remove(ours.uid, ending)
 
     async def settle_again(self) -> None:
-        """Try once more what could not be given up. Until then its slots are nobody's."""
-        for _ in range(len(self._unsettled)):
-            taken = self._unsettled.popleft()
-            await self._discard(taken.order, taken.namespace, taken.name, taken.claim_id)
+        """Try once more what could not be given up."""
+        for taken in list(self._unsettled):
+            with trio.move_on_after(CLEANUP_S):
+                await self._settle(taken)
 
     # --- becoming ready ---
 

@@ -6,9 +6,8 @@ document before the response began, an ERROR frame after). It never ends as a re
 
 from __future__ import annotations
 
-import contextlib
 import json
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 import trio
 
@@ -24,8 +23,6 @@ from sandman.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     import httpx
     from starlette.types import Receive, Scope, Send
 
@@ -140,16 +137,10 @@ class Proxy:
         self, forwarding: Forwarding, scope: Scope, receive: Receive, reply: _Reply
     ) -> None:
         headers = request_headers(scope, forwarding.boot_id)
-        async with (
-            contextlib.aclosing(body_of(receive)) as body,
-            self._upstream.open(
-                forwarding.instance,
-                scope["method"],
-                forwarding.path,
-                headers,
-                body if has_body(scope) else None,
-            ) as response,
-        ):
+        body = RequestBody(receive) if has_body(scope) else None
+        async with self._upstream.open(
+            forwarding.instance, scope["method"], forwarding.path, headers, body
+        ) as response:
             await reply.start(response)
             async for chunk in response.aiter_raw():
                 await reply.body(chunk)
@@ -292,13 +283,27 @@ def has_body(scope: Scope) -> bool:
     return untold and scope["method"] in {"POST", "PUT"}
 
 
-async def body_of(receive: Receive) -> AsyncGenerator[bytes, None]:
-    """The request's body as it comes in."""
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise LostError("the caller went away", sent=True)
-        more = message.get("more_body", False)
-        if message.get("body"):
-            yield message["body"]
+class RequestBody:
+    """The request's body as it comes in. No generator: there is nothing to close."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._more = True
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """The next piece.
+
+        Raises:
+            LostError: the caller went away before its end.
+        """
+        while self._more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise LostError("the caller went away", sent=True)
+            self._more = message.get("more_body", False)
+            if message.get("body"):
+                return bytes(message["body"])
+        raise StopAsyncIteration

@@ -12,19 +12,14 @@ from gateway.config import Settings
 from gateway.daemons import NotListeningError
 from gateway.model import Ending, Tier
 from gateway.provider import PoolGone
-from sandman import names, wire
 from sandman.errors import (
     BadRequestError,
     CapacityError,
-    DeletedError,
     DiedError,
-    ImagePullError,
     InternalError,
-    OomError,
     UnreachableError,
-    UnschedulableError,
 )
-from tests.fakes.cluster import BASE, FakeCluster
+from tests.fakes.cluster import FakeCluster
 from tests.unit.gateway.test_pool import running, settle, want
 
 
@@ -90,6 +85,26 @@ async def test_a_cleanup_that_takes_too_long_holds_nobody_up_and_is_done_later(a
         is_whole(one)
         await trio.sleep(pool.SETTLE_EVERY_S + 1)
         assert cluster.leased() == []
+
+
+async def test_what_two_settle_at_once_is_given_back_once(autojump_clock):
+    cluster = FakeCluster()
+    cluster.placeholder()
+    cluster.fail_claims = [UnreachableError("no answer")]
+    discard = cluster.discard
+
+    async def slow(*args):
+        await trio.sleep(0.8 * fulfilment.CLEANUP_S)
+        return await discard(*args)
+
+    cluster.discard = slow
+    async with running(cluster, Settings(cold_max=0)) as one:
+        with pytest.raises(UnreachableError):
+            await one.allocate("acme", want(), None)
+        made = await one.allocate("acme", want(), None)
+        await trio.sleep(5 * pool.SETTLE_EVERY_S)
+        assert one._allocation._given == {made.instance.uid: 2}
+        assert one._fulfilment._unsettled == []
 
 
 # --- the same key again ---
@@ -245,7 +260,7 @@ async def test_the_end_of_the_news_ends_the_pool(autojump_clock):
     is_whole(one)
 
 
-# --- pools that go away, pods that never start ---
+# --- pools that go away ---
 
 
 async def test_a_pool_that_goes_away_before_its_turn_is_a_typed_error(autojump_clock):
@@ -292,109 +307,3 @@ async def test_a_placeholder_that_vanished_before_its_turn_is_replaced(autojump_
         made = await one.allocate("acme", want(), None)
         assert made.instance.tier == Tier.COLD
         is_whole(one)
-
-
-def never_up(cluster: FakeCluster, **state) -> None:
-    """New pods stay like this."""
-    put = cluster._put
-
-    def odd(pod):
-        if pod.state == names.STATE_LEASED:
-            pod = dataclasses.replace(pod, running=False, address=None, **state)
-        return put(pod)
-
-    cluster._put = odd
-
-
-@pytest.mark.parametrize(
-    ("state", "error", "words"),
-    [
-        ({"node": None}, UnschedulableError, "no node"),
-        ({"node": "n1"}, ImagePullError, "in time"),
-        ({"waiting": ("CreateContainerError", "no such mount")}, ImagePullError, "no such mount"),
-    ],
-)
-async def test_a_pod_that_never_starts_says_what_it_waits_for(autojump_clock, state, error, words):
-    cluster = FakeCluster()
-    never_up(cluster, **state)
-    async with running(cluster, Settings(image_s=20.0, handshake_s=5.0)) as one:
-        with pytest.raises(error, match=words):
-            await one.allocate("acme", want(wait_s=500.0), None)
-        assert cluster.pods == {}
-        is_whole(one)
-
-
-async def test_a_daemon_that_never_answers_is_unreachable(autojump_clock):
-    cluster = FakeCluster()
-    cluster._boot = lambda uid, up_in: cluster.up_at.update({uid: float("inf")})
-    async with running(cluster, Settings(image_s=20.0, handshake_s=5.0)) as one:
-        with pytest.raises(UnreachableError, match="daemon did not answer"):
-            await one.allocate("acme", want(wait_s=500.0), None)
-        assert cluster.pods == {}
-
-
-async def test_a_pod_that_dies_before_it_is_ready_ends_the_call_with_its_reason(autojump_clock):
-    cluster = FakeCluster()
-    pod = cluster.placeholder()
-    async with running(cluster) as one, trio.open_nursery() as nursery:
-
-        async def call() -> None:
-            with pytest.raises(OomError):
-                await one.allocate("acme", want(), None)
-
-        nursery.start_soon(call)
-        await trio.sleep(0.1)
-        cluster.end(pod.uid, Ending("oom", "killed for want of memory"))
-    assert cluster.leased() == []
-
-
-async def test_a_sandbox_that_vanished_unseen_before_the_claims_answer_came_is_not_kept(
-    autojump_clock,
-):
-    """The watch was quicker than the answer: what it has seen go must not come in again."""
-    cluster = FakeCluster()
-    pod = cluster.placeholder()
-    async with running(cluster, Settings(cold_max=0)) as one, trio.open_nursery() as nursery:
-        cluster.delay_after = 1.0
-
-        async def call() -> None:
-            with pytest.raises(CapacityError):
-                await one.allocate("acme", want(wait_s=10.0), None)
-
-        nursery.start_soon(call)
-        await trio.sleep(0.5)
-        cluster.remove(pod.uid, Ending("deleted", "somebody deleted its pod"))
-    assert one._roster.registry.all() == []
-    assert one._roster.registry.of_tenant("acme") == []
-
-
-async def test_an_answer_older_than_what_the_watch_told_does_not_undo_it(autojump_clock):
-    cluster = FakeCluster()
-    async with running(cluster) as one:
-        cluster.delay_after = 1.0
-        create = cluster.create
-
-        async def late(*args):
-            made = await create(*args)
-            return dataclasses.replace(made, address=None, node=None, running=False)
-
-        cluster.create = late
-        made = await one.allocate("acme", want(wait_s=30.0), None)
-        assert made.instance.address is not None
-
-
-async def test_a_vanished_pod_that_nobody_told_of_is_deleted_and_no_fault_of_the_sandbox(
-    autojump_clock,
-):
-    cluster = FakeCluster()
-    async with running(cluster) as one:
-        instance = dataclasses.replace(cluster.placeholder(), uid="never-seen")
-        with pytest.raises(DeletedError):
-            await one._fulfilment.wait_ready(instance, wire.Claim("c"))
-
-
-async def test_the_base_image_is_what_a_pool_gives_unasked(autojump_clock):
-    cluster = FakeCluster()
-    async with running(cluster) as one:
-        made = await one.allocate("acme", want(image=None), None)
-        assert (made.instance.tier, made.instance.image) == (Tier.COLD, BASE)

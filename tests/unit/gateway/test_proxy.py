@@ -12,7 +12,7 @@ from gateway.allocation import Allocation
 from gateway.config import Settings
 from gateway.daemons import LostError
 from gateway.model import Ending, Instance
-from gateway.proxy import Proxy, body_of, has_body, request_headers
+from gateway.proxy import Proxy, RequestBody, has_body, request_headers
 from gateway.registry import Registry
 from gateway.roster import Roster
 from gateway.upstream import Upstream
@@ -180,7 +180,7 @@ async def test_a_caller_that_goes_away_in_the_middle_of_its_body_is_not_a_result
         with pytest.raises(UnreachableError, match="caller went away"):
             await forward(proxy, instance, method="PUT", receive=gone)
     with pytest.raises(LostError):
-        await body_of(gone).__anext__()
+        await anext(RequestBody(gone))
 
 
 async def test_an_answer_reaches_the_caller_as_it_comes():
