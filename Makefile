@@ -19,10 +19,11 @@ help: ## this list
 .PHONY: setup
 setup: $(VENV)/.locked ## a virtual environment with the locked dependencies
 
-$(VENV)/.locked: requirements-dev.lock
+$(VENV)/.locked: requirements-dev.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
 .PHONY: lock
