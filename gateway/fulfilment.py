@@ -43,6 +43,8 @@ CLEANUP_S = 10.0
 """Seconds for the deletion of a pod whose caller is gone; after that it is tried again later."""
 FIRST_PAUSE_S = 0.01
 """Pause between two dials of a daemon that is just starting (a swap takes 200 ms, a start 20 ms)."""
+EAGER_S = 1.0
+"""Seconds for which the pause stays at its shortest: five times what a swap takes."""
 LONGEST_PAUSE_S = 0.25
 
 
@@ -218,7 +220,7 @@ class Fulfilment:
     # --- becoming ready ---
 
     async def _dial(self, uid: str, instance: Instance, claim: wire.Claim) -> wire.Info:
-        pause = FIRST_PAUSE_S
+        pause, begun = FIRST_PAUSE_S, trio.current_time()
         while True:
             instance = self._roster.registry.get(uid) or instance
             await self._check(uid, instance)
@@ -226,10 +228,13 @@ class Fulfilment:
                 try:
                     return await self._daemons.claim(instance, claim)
                 except NotListeningError:
-                    pause = min(pause * 1.3, LONGEST_PAUSE_S)
+                    # A refused connection costs nothing beside what a late one costs the caller.
+                    if trio.current_time() - begun > EAGER_S:
+                        pause = min(pause * 1.3, LONGEST_PAUSE_S)
+                wait = pause
             else:
-                pause = LONGEST_PAUSE_S
-            with trio.move_on_after(pause):
+                begun, wait = trio.current_time(), LONGEST_PAUSE_S
+            with trio.move_on_after(wait):
                 await self._roster.wait_change(uid)
 
     async def _check(self, uid: str, instance: Instance) -> None:

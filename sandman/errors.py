@@ -383,13 +383,19 @@ def from_problem(document: Mapping[str, object], status: int = 500) -> SandmanEr
         str(document.get("detail") or document.get("title") or f"HTTP status {status}"),
         field=_text(document.get("field")),
         sandbox=_text(document.get("sandbox")),
-        retry_after=float(retry_after) if isinstance(retry_after, (int, float)) else None,
+        retry_after=_seconds(retry_after),
         cause=_text(document.get("cause")),
         facts=facts if isinstance(facts, Mapping) else None,
     )
     if cls is None:
         error.status = status
     return error
+
+
+def _seconds(value: object) -> float | None:
+    """A wait of at most a day; anything else comes from somebody who is not us."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value <= 86400 else None  # type: ignore[operator, arg-type]
 
 
 def _text(value: object) -> str | None:

@@ -77,7 +77,8 @@ class Lanes:
         try:
             await lane.enter()
         except BaseException:
-            await self.give(lane, whole=False)
+            with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+                await self.give(lane, whole=False)
             raise
         return lane
 

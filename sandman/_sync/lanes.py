@@ -80,7 +80,8 @@ class Lanes:
         try:
             lane.enter()
         except BaseException:
-            self.give(lane, whole=False)
+            with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+                self.give(lane, whole=False)
             raise
         return lane
 
