@@ -81,7 +81,11 @@ cluster-down: setup ## take it down, and leave nothing
 	$(BED) down
 
 .PHONY: demo
-demo: cluster-up ## one sandbox there and back, from the command line
+demo: cluster-up ## a real bug of a real package, fixed in one sandbox and evaluated in another
+	$(PY) -m tests.cluster.demo
+
+.PHONY: hello
+hello: cluster-up ## one sandbox there and back, from the command line
 	source "$$($(PY) -m tests.cluster.install --env-file)"; \
 	$(PY) -m sandman.cli pools; \
 	$(PY) -m sandman.cli run --image $(BASE) -- python3 -c 'print("hello from a sandbox")'
