@@ -95,6 +95,10 @@ class Attachment:
             self._drain_until = now + DRAIN_S
             for stream in iter_open(self._process):
                 stream.note_end()
+        if self._has_room():
+            # Not left to `poll`: another that holds the pipe may have read what is owed, and then
+            # nothing would ever wake us.
+            for stream in iter_open(self._process):
                 stream.read(self._scratch)
         left = list(iter_open(self._process))
         return not left or (now >= self._drain_until and not any(s.owed for s in left))
@@ -111,17 +115,22 @@ class Attachment:
         if self._caller is not None:
             self._talk(self._caller.take)
 
+    def _has_room(self) -> bool:
+        return self._caller is None or self._caller.accepts()
+
     def _wait_ms(self) -> int:
+        now = time.monotonic()
         times = []
-        if self._process.end is not None:
+        # Once that is over, a caller without room is all that there is to wait for.
+        if self._process.end is not None and (now < self._drain_until or self._has_room()):
             times.append(self._drain_until)
-        if self._stop is not None:
+        if self._stop is not None and math.isinf(self._drain_until):
             times.append(self._stop.next_at)
         elif self._process.end is None:
             times.append(self._deadline)
         if self._caller is not None:
             times.append(self._caller.next_at())
-        wait = min(times, default=math.inf) - time.monotonic()
+        wait = min(times, default=math.inf) - now
         return -1 if math.isinf(wait) else min(max(0, math.ceil(wait * 1000)), 3_600_000)
 
     def _watch(self) -> None:
@@ -131,7 +140,7 @@ class Attachment:
             wanted[self._process.wake] = select.POLLIN
         # With no room for output the pipes are not even watched: their hang-up would wake us anew
         # and anew. So a slow reader slows the command, and no byte is lost or kept.
-        if self._caller is None or self._caller.accepts():
+        if self._has_room():
             for stream in iter_open(self._process):
                 if stream.fd is not None:
                     wanted[stream.fd] = select.POLLIN

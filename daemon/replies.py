@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from daemon.exchange import Exchange
+    from daemon.outputs import OutputLog
     from daemon.processes import Process
     from daemon.uploads import Upload
     from sandman.errors import SandmanError
@@ -99,18 +100,20 @@ class Reply:
         self.take()
 
     def accepts(self) -> bool:
-        """Whether there is room for more output; in a log there always is."""
-        return not self.is_live or len(self._out) < _ROOM_BYTES
+        """Whether there is room for more output; in a log there always is.
+
+        Not before all that a live log holds was taken: one more read could push it out.
+        """
+        return not self.is_live or (len(self._out) < _ROOM_BYTES and not self._is_behind)
 
     def take(self) -> None:
         """Send what is new in the logs."""
         if not self.frames or self._is_uploading:
             return
         self._go_live()
-        self._pull()
+        self._move()
         if not self._out and time.monotonic() - self._last >= wire.KEEPALIVE_S:
             self._put(wire.KEEPALIVE)
-        if self._out:
             self._flush()
 
     def next_at(self) -> float:
@@ -128,7 +131,9 @@ class Reply:
             self._exchange.respond(Response(200, body, names.MEDIA_JSON))
             return
         self._go_live()
-        while self._pull():
+        self._send_all()
+        while self._is_behind:
+            self._pull()
             self._send_all()
         if self._process is None and result.stderr:
             self._put(wire.STDERR, result.stderr)
@@ -155,6 +160,11 @@ class Reply:
         return self._upload is not None and not self._upload.is_done
 
     @property
+    def _is_behind(self) -> bool:
+        """Whether the logs hold anything that was not taken from them."""
+        return any(self._cursors[name] < log.total for name, log in self._logs())
+
+    @property
     def _wants_input(self) -> bool:
         stdin = self._process.stdin if self._process is not None else None
         return stdin is None or stdin.fd is None or stdin.size < _ROOM_BYTES
@@ -168,18 +178,30 @@ class Reply:
             started = {"exec_id": self._process.exec_id, "boot_id": self._boot_id}
             self._put(wire.STARTED, dump(started))
 
-    def _pull(self) -> bool:
-        """Move from the logs to the buffer while there is room; whether anything was moved."""
-        size = len(self._out)
+    def _logs(self) -> list[tuple[str, OutputLog]]:
         streams = self._process.streams if self._process is not None else {}
-        for name, stream in streams.items():
-            while self._cursors[name] < stream.log.total and len(self._out) < _ROOM_BYTES:
-                piece = stream.log.read(self._cursors[name], config.CHUNK_BYTES)
+        return [(name, stream.log) for name, stream in streams.items()]
+
+    def _pull(self) -> None:
+        """Move from the logs to the buffer while there is room."""
+        for name, log in self._logs():
+            while self._cursors[name] < log.total and len(self._out) < _ROOM_BYTES:
+                piece = log.read(self._cursors[name], config.CHUNK_BYTES)
                 self._cursors[name] = piece.cursor
                 self._truncated[name] |= piece.skipped > 0
                 with piece.data as data:
                     self._pass_on(_KINDS[name], data)
-        return len(self._out) > size
+
+    def _move(self) -> None:
+        """Move from the logs to the caller, until nothing is left or the connection takes no more.
+
+        Then the connection tells when to go on; with an empty buffer nothing would.
+        """
+        self._pull()
+        self._flush()
+        while self._is_behind and not self._out:
+            self._pull()
+            self._flush()
 
     def _pass_on(self, kind: int, data: memoryview) -> None:
         """Send from where it lies when it is much and nothing waits before it."""
@@ -205,6 +227,8 @@ class Reply:
         self._last = time.monotonic()
 
     def _flush(self) -> None:
+        if not self._out:
+            return
         try:
             sent = self._exchange.sock.send(self._out)
         except BlockingIOError:
