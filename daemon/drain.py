@@ -11,14 +11,14 @@ import select
 import threading
 import time
 
-from daemon import config
+from daemon import config, log
 
 _PAUSE_S = 0.002
 """After each round, so that a chatty child (some 30 MB/s) does not cost the commands their cpu."""
 
 
 class Drain:
-    """One thread for all such pipes, started with the first."""
+    """One thread for all such pipes, started with the first; when it cannot be, with a later one."""
 
     def __init__(self) -> None:
         self._poll = select.epoll()
@@ -32,8 +32,16 @@ class Drain:
             self._count += 1
             self._poll.register(fd, select.EPOLLIN)
             if not self._is_started:
-                self._is_started = True
-                threading.Thread(target=self._run, name="drain", daemon=True).start()
+                self._is_started = self._start()
+
+    def _start(self) -> bool:
+        """Whether there is a thread now; the answer of a command must not depend on it."""
+        try:
+            threading.Thread(target=self._run, name="drain", daemon=True).start()
+        except RuntimeError as error:  # the sandbox's limit of processes is reached
+            log.line(f"no thread to drain pipes: {error}")
+            return False
+        return True
 
     @property
     def count(self) -> int:

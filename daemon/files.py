@@ -154,7 +154,8 @@ class Writer:
         except OSError as error:
             if self._old is None or error.errno not in _CANNOT_CREATE:
                 raise
-            os.close(os.open(self._path, os.O_WRONLY))  # or fail now, before the body comes
+            # Or fail now, before the body comes.
+            os.close(os.open(self._path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY))
             return os.memfd_create("upload")
         self._partial = partial
         return fd
@@ -170,7 +171,8 @@ class Writer:
             except FileExistsError:
                 continue
             if self._owner is not None:
-                os.chown(path, self._owner.uid, self._owner.gid)
+                # Not through a link that a command has put in its place meanwhile.
+                os.chown(path, self._owner.uid, self._owner.gid, follow_symlinks=False)
 
     def _give_away(self, fd: int) -> None:
         """The new file belongs to whom the old one did, or to the sandbox's user."""

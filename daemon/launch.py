@@ -160,7 +160,7 @@ def _explain_program(error: OSError, program: Program) -> SandmanError | StartFa
     name = os.fsdecode(program.argv[0])
     message = f"{name}: {error.strerror}\n"
     if error.errno in {errno.ENOENT, errno.ENOTDIR}:
-        if os.path.exists(program.paths[0]):
+        if os.path.exists(os.path.join(program.cwd, program.paths[0])):
             message = f"{name}: its interpreter or loader is not in the image\n"
         return StartFailedError(127, "not_found", message)
     if error.errno in _NO_PROGRAM:

@@ -197,7 +197,8 @@ def _open_null() -> int | None:
     directory when stdin is a pipe.
     """
     try:
-        fd = os.open(NULL, os.O_RDWR)
+        # As leader of a session this daemon would get the terminal that a link there leads to.
+        fd = os.open(NULL, os.O_RDWR | os.O_NOCTTY)
     except OSError:
         return None
     found = os.fstat(fd)

@@ -9,6 +9,8 @@ from collections.abc import Callable  # noqa: TC003 - `typing` would come too ea
 _LOOK_S = 5.0
 """How long a signal that another thread got can wait to be seen."""
 _ENDING = (signal.SIGTERM, signal.SIGINT)
+_SI_USER = 0
+"""How the kernel says that a signal came by kill(2)."""
 PYTHON_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
 """Restored at each start of a command."""
 
@@ -50,7 +52,8 @@ def serve_signals(notice: Callable[[], None], asked: list[int]) -> None:
     """Return when the daemon shall end; called by the main thread after `block_signals`.
 
     As PID 1 a signal counts only from outside: the kubelet's comes from no process that we can see,
-    so its pid is 0. A command that signals everything it can, or just process 1, changes nothing.
+    so its pid is 0. A command that signals everything it can, or just process 1, changes nothing; nor
+    does one that writes the sender's pid itself (sigqueue): the kernel keeps SI_USER from it.
     One of unknown origin is passed over then, too, except from before any command could run: to be
     killed after the grace is better than to let a command end its sandbox.
 
@@ -67,5 +70,5 @@ def serve_signals(notice: Callable[[], None], asked: list[int]) -> None:
             continue
         if info.si_signo == signal.SIGCHLD:
             notice()
-        elif not is_first or info.si_pid == 0:
+        elif not is_first or (info.si_code, info.si_pid) == (_SI_USER, 0):
             return

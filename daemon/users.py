@@ -9,6 +9,8 @@ are read anew at each call: a command may have created a user just now.
 
 from __future__ import annotations
 
+import os
+import stat
 from typing import TYPE_CHECKING, NamedTuple
 
 from sandman.errors import UserUnsupportedError
@@ -82,10 +84,12 @@ def _memberships(name: str) -> Iterator[int]:
 
 def _rows(path: str, width: int) -> Iterator[list[str]]:
     try:
-        with open(path, "rb", buffering=0) as file:
-            data = file.read(_MAX_BYTES)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError:
         return
+    with open(fd, "rb", buffering=0) as file:
+        # A FIFO would hold up the command's start for ever, and a device never end.
+        data = file.read(_MAX_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
     for line in (data or b"").decode("utf-8", "surrogateescape").split("\n"):
         fields = line.split(":")
         if len(fields) == width:

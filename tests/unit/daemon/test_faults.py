@@ -208,6 +208,23 @@ class TestStreams:
         with pytest.raises(OSError, match="Bad file"):
             os.fstat(reader)
 
+    def test_a_drain_without_a_thread_tries_again_with_the_next(
+        self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        def refuse(_self: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        drain = Drain()
+        pipes = [os.pipe(), os.pipe()]
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            drain.take(pipes[0][0])
+        assert "no thread" in capfd.readouterr().err
+        drain.take(pipes[1][0])
+        for _, writer in pipes:
+            os.close(writer)
+        assert wait_until(lambda: drain.count == 0)
+
     def test_a_drain_that_is_woken_in_vain(self) -> None:
         reader, writer = os.pipe()
         os.set_blocking(reader, False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -31,6 +32,23 @@ def test_sigterm_from_inside_is_ignored(first: Daemon) -> None:
         first.sh(f"kill -{number} 1")
     first.exec(argv=["sh", "-c", "kill -TERM -1"])
     assert first.client.get("/v1/info").json()["boot_id"] == boot_id
+
+
+FORGE = """
+import ctypes, signal
+info = (ctypes.c_int * 32)(signal.SIGTERM, 0, -1)  # SI_QUEUE; si_pid stays 0
+assert ctypes.CDLL(None).syscall(129, 1, signal.SIGTERM, info) == 0  # rt_sigqueueinfo
+"""
+
+
+@needs_root
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="a number of a system call")
+def test_a_forged_sender_does_not_make_it_come_from_outside(start: Callable[..., Daemon]) -> None:
+    fresh = start(*IN_ITS_OWN_NAMESPACE)
+    result = fresh.exec(argv=[sys.executable, "-c", FORGE])
+    assert (result.exit_code, result.stderr) == (0, b"")
+    assert fresh.process.poll() is None
+    assert fresh.sh("echo still").stdout == b"still\n"
 
 
 @needs_root

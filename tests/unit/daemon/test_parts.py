@@ -65,6 +65,16 @@ def test_users_of_an_image_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
     assert users.find("root") == users.find(0) == users.User("root", 0, 0, (0,), "/root", "")
 
 
+def test_files_of_users_that_are_none_hold_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A command may have put a FIFO there: to open it would wait for ever, beyond any timeout.
+    os.mkfifo(tmp_path / "fifo")
+    monkeypatch.setattr(users, "PASSWD", str(tmp_path / "fifo"))
+    monkeypatch.setattr(users, "GROUP", "/dev/zero")
+    assert users.find(7).name == "7"
+
+
 def row(pid: int, parent: int, session: int = 1, born: float = 100.0) -> tree.Row:
     """A process."""
     return tree.Row(pid, parent, session, born)
@@ -310,6 +320,16 @@ def test_reasons_for_not_starting() -> None:
     assert isinstance(explained(DirectoryError()), PathDeniedError)
     user = users.User("ann", 1, 1, (1,), "/", "")
     assert isinstance(explained(os_error(errno.EPERM), user), UserUnsupportedError)
+
+
+def test_a_relative_program_is_looked_for_where_it_would_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    program = Program((b"bin/sh",), (b"bin/sh",), os.fsencode(tmp_path), {}, None)
+    failure = launch.explain(FileNotFoundError(2, "No such file"), program)
+    assert isinstance(failure, StartFailedError)
+    assert failure.message == "bin/sh: No such file\n"
 
 
 def test_an_errno_that_nobody_foresaw_is_internal() -> None:
