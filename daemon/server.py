@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from daemon import config, log, signals
 from daemon.connection import Connection
+from daemon.http1 import encode_head
+from sandman import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +21,16 @@ _STACK_BYTES = 4 * 1024 * 1024
 """Python's limit on nesting assumes a large stack: with musl's 128 KiB, and even with 1 MiB, a JSON
 body of some thousand brackets ended PID 1. Only what is touched takes memory."""
 _BUSY = (
-    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
-    b"Content-Length: 0\r\n\r\n"
+    b'{"type": "urn:sandman:unreachable", "title": "unreachable", "status": 503, '
+    b'"reason": "unreachable", "cause": "sandbox", "retryable": true, "retry_after": 1, '
+    b'"detail": "too many connections or processes in the sandbox: nothing was done"}'
+)
+"""Of the sandbox's own making: the connections are from within, or its processes leave no room."""
+_BUSY_HEADERS = (
+    ("Content-Type", names.MEDIA_PROBLEM),
+    ("Content-Length", str(len(_BUSY))),
+    ("Retry-After", "1"),
+    ("Connection", "close"),
 )
 
 
@@ -85,7 +95,7 @@ def _turn_away(sock: socket.socket) -> None:
     with sock:
         sock.setblocking(False)
         try:
-            sock.send(_BUSY)
+            sock.send(encode_head(503, _BUSY_HEADERS) + _BUSY)
         except OSError:
             return
 

@@ -19,6 +19,7 @@ import pytest
 
 from daemon import config
 from sandman import names, wire
+from sandman.errors import from_problem
 from tests.unit.daemon.harness import (
     TOKEN,
     Daemon,
@@ -141,6 +142,15 @@ def test_doubtful_requests_are_refused_and_the_connection_closed(
     answer = daemon.raw(request_bytes)
     assert answer.startswith(b"HTTP/1.1 400 "), answer
     assert b"\r\nConnection: close\r\n" in answer
+    assert problem_of(answer)["reason"] == "bad_request"
+
+
+def problem_of(answer: bytes) -> dict[str, object]:
+    """The problem in an answer's bytes."""
+    headers, _, body = answer.partition(b"\r\n\r\n")
+    assert f"Content-Type: {names.MEDIA_PROBLEM}".encode() in headers
+    assert f"Content-Length: {len(body)}".encode() in headers
+    return dict(json.loads(body))
 
 
 @pytest.mark.parametrize(
@@ -258,6 +268,10 @@ def test_too_many_busy_connections_are_turned_away(
     time.sleep(0.2)
     answer = fresh.raw(head("GET", "/v1/info"))
     assert answer.startswith(b"HTTP/1.1 503 ")
+    # Without a word of ours a client would take it for a proxy's, and the command for lost.
+    told = from_problem(problem_of(answer))
+    assert (told.reason, told.cause, told.retryable) == ("unreachable", "sandbox", True)
+    assert told.retry_after == 1
     for sock in busy:
         sock.close()
     assert wait_until(lambda: b" 200 " in fresh.raw(head("GET", "/v1/info", "Connection: close")))
