@@ -181,6 +181,7 @@ def _environment(
     container: Container, given: Credential, settings: Settings, *path: str | int
 ) -> list[Operation]:
     present = container.env or []
+    # The port also where it is the default: an image's own ENV of that name would hide the daemon.
     wanted = {
         names.ENV_TOKEN_SHA256: given.digest,
         names.ENV_PORT: str(settings.daemon_port),
@@ -191,8 +192,6 @@ def _environment(
         for i, one in enumerate(present)
         if one.name in wanted and (one.value, one.value_from) != (wanted[one.name], None)
     ]
-    if settings.daemon_port == names.DAEMON_PORT:
-        del wanted[names.ENV_PORT]
     there = {one.name for one in present}
     missing = [
         {"name": name, "value": value} for name, value in wanted.items() if name not in there

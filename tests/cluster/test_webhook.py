@@ -266,7 +266,8 @@ def test_a_copied_nonce_is_worth_nothing(webhook):
     nonce = names.ANNOTATION_NONCE
     assert made["metadata"]["annotations"][nonce] != victim["metadata"]["annotations"][nonce]
     assert made["spec"]["containers"][0]["env"] == [
-        {"name": names.ENV_TOKEN_SHA256, "value": grants.token_digest(webhook.token(made))}
+        {"name": names.ENV_TOKEN_SHA256, "value": grants.token_digest(webhook.token(made))},
+        {"name": names.ENV_PORT, "value": str(names.DAEMON_PORT)},
     ]
 
 
@@ -361,7 +362,8 @@ def test_asked_twice_in_one_admission_it_gives_one_consistent_pod(webhook):
     spec = made["spec"]
     assert [volume["name"] for volume in spec["volumes"]].count(names.VOLUME) == 1
     assert spec["containers"][0]["env"] == [
-        {"name": names.ENV_TOKEN_SHA256, "value": grants.token_digest(webhook.token(made))}
+        {"name": names.ENV_TOKEN_SHA256, "value": grants.token_digest(webhook.token(made))},
+        {"name": names.ENV_PORT, "value": str(names.DAEMON_PORT)},
     ]
 
 

@@ -39,7 +39,8 @@ class TestAdded:
                         {
                             "name": names.ENV_TOKEN_SHA256,
                             "value": environment(result)[names.ENV_TOKEN_SHA256],
-                        }
+                        },
+                        {"name": names.ENV_PORT, "value": str(names.DAEMON_PORT)},
                     ],
                     "volumeMounts": [
                         {"name": "sandman", "mountPath": "/.sandman", "readOnly": True}
@@ -133,6 +134,7 @@ class TestToken:
         assert [one["name"] for one in result["spec"]["containers"][0]["env"]] == [
             "A",
             names.ENV_TOKEN_SHA256,
+            names.ENV_PORT,
         ]
         assert environment(result)[names.ENV_TOKEN_SHA256] != "0" * 64
 
@@ -143,7 +145,8 @@ class TestToken:
         }
         literal = {"name": names.ENV_TOKEN_SHA256, "value": "x"}
         result = injected(pods.container(pods.pod(), env=[literal, reference]))
-        entries = result["spec"]["containers"][0]["env"]
+        entries = result["spec"]["containers"][0]["env"][:2]
+        assert {one["name"] for one in entries} == {names.ENV_TOKEN_SHA256}
         assert len({one["value"] for one in entries}) == 1
         assert all(set(one) == {"name", "value"} for one in entries)
 
@@ -158,8 +161,8 @@ class TestToken:
 
 
 class TestPort:
-    def test_the_default_port_is_not_written(self):
-        assert names.ENV_PORT not in environment(injected(pods.pod()))
+    def test_the_default_port_is_written_too_for_an_image_may_set_another(self):
+        assert environment(injected(pods.pod()))[names.ENV_PORT] == str(names.DAEMON_PORT)
 
     def test_another_port_is(self):
         settings = dataclasses.replace(pods.SETTINGS, daemon_port=4000)
