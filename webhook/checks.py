@@ -94,10 +94,14 @@ def _account_token(pod: Pod, _target: Container) -> Faults:
 
 
 def _mounts(pod: Pod, target: Container) -> Faults:
-    for container in pod.containers:
+    # Init containers too: one that writes there makes the daemon. The copier is looked at by `delivery`.
+    for container in pod.all_containers:
+        if container.name == names.INIT_CONTAINER:
+            continue
         for mount in container.volume_mounts or []:
             ours = (mount.name, mount.path) == (names.VOLUME, names.MOUNT_PATH)
-            if container is target and ours and mount.read_only:
+            is_whole = not (mount.sub_path or mount.sub_path_expr)
+            if container is target and ours and is_whole and mount.read_only:
                 continue
             inside = f"{mount.path}/".startswith(f"{names.MOUNT_PATH}/")
             if mount.name == names.VOLUME or (container is target and inside):

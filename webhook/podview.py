@@ -38,6 +38,8 @@ class Mount(View, frozen=True):
     name: str = ""
     mount_path: str = ""
     read_only: bool | None = None
+    sub_path: str | None = None
+    sub_path_expr: str | None = None
 
     @property
     def path(self) -> str:

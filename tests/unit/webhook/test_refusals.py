@@ -55,6 +55,20 @@ REFUSED = {
     "mount inside": (mount("data", "/.sandman/bin"), "remove the mount"),
     "mount in disguise": (mount("data", "//.sandman/./x/"), "remove the mount"),
     "ours writable": (mount("sandman", "/.sandman"), "remove the mount"),
+    "ours in part": (
+        mount("sandman", "/.sandman", readOnly=True, subPath="x"),
+        "remove the mount",
+    ),
+    "ours in part, by a variable": (
+        mount("sandman", "/.sandman", readOnly=True, subPathExpr="$(X)"),
+        "remove the mount",
+    ),
+    "init container that writes the daemon": (
+        pods.pod(
+            initContainers=[{"name": "i", "volumeMounts": [{"name": "sandman", "mountPath": "/x"}]}]
+        ),
+        "container i mounts volume sandman",
+    ),
     "ours elsewhere": (mount("sandman", "/opt", readOnly=True), "remove the mount"),
     "ours in another": (
         beside(volumeMounts=[{"name": "sandman", "mountPath": "/x"}]),
