@@ -59,7 +59,8 @@ def pod(name: str = "", *, bare: bool = False, **labels: str) -> dict[str, Any]:
         metadata["annotations"] = {names.ANNOTATION_NONCE: "n", names.ANNOTATION_KEY_ID: "k"}
         container["command"] = list(names.DAEMON_COMMAND)
         container["env"] = [{"name": names.ENV_TOKEN_SHA256, "value": "0" * 64}]
-        container["volumeMounts"] = [{"name": names.VOLUME, "mountPath": names.MOUNT_PATH}]
+        mount = {"name": names.VOLUME, "mountPath": names.MOUNT_PATH, "readOnly": True}
+        container["volumeMounts"] = [mount]
         spec["volumes"] = [{"name": names.VOLUME, "emptyDir": {}}]
         spec["restartPolicy"] = "Never"
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -264,6 +264,13 @@ def _reach(value: Any, path: str) -> tuple[Any, Any]:
         (changed("spec volumes 0", {"name": "sandman", "configMap": {"name": "x"}}), "without the daemon's volume"),
         (without("spec containers 0 command"), "does not start the daemon"),
         (changed("spec containers 0 command", ["/bin/sh"]), "does not start the daemon"),
+        (
+            changed("spec containers 0 command", [names.DAEMON_COMMAND[0], "-c", "1"]),
+            "does not start the daemon",
+        ),
+        (changed("spec containers 0 args", ["x"]), "does not start the daemon"),
+        (changed("spec containers 0 volumeMounts 0 readOnly", False), "without the daemon's volume"),
+        (changed("spec containers 0 volumeMounts 0 subPath", "x"), "without the daemon's volume"),
         (without("spec containers 0 env"), "without SANDMAN_TOKEN_SHA256"),
         (changed("spec containers 0 env 0 value", "short"), "without SANDMAN_TOKEN_SHA256"),
         (without("metadata annotations"), "without nonce and key id"),

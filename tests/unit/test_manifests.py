@@ -390,7 +390,7 @@ def test_injection_is_checked_by_the_names_in_use() -> None:
     for quoted in (
         names.VOLUME,
         names.MOUNT_PATH,
-        names.DAEMON_COMMAND[0],
+        *names.DAEMON_COMMAND,
         names.ENV_TOKEN_SHA256,
         names.ANNOTATION_NONCE,
         names.ANNOTATION_KEY_ID,
