@@ -37,8 +37,8 @@
         ├── OutcomeUnknownError        502 outcome_unknown
         └── InternalError              500 internal
 
-On the wire an error is `application/problem+json` (RFC 9457) with the fields of `problem()`. A
-command that fails is a result, never an error. Standard library only: the daemon ships this file.
+On the wire an error is `application/problem+json` (RFC 9457). A command that fails is a result,
+never an error. Standard library only: the daemon ships this file.
 """
 
 from __future__ import annotations
@@ -100,12 +100,9 @@ class SandmanError(Exception):
             "retryable": self.retryable,
             "detail": self.detail,
         }
-        optional = {
-            "field": self.field,
-            "sandbox": self.sandbox,
-            "retry_after": self.retry_after,
-            "facts": self.facts or None,
-        }
+        facts = self.facts or None
+        optional: dict[str, object] = {"field": self.field, "sandbox": self.sandbox, "facts": facts}
+        optional["retry_after"] = self.retry_after
         document.update({name: value for name, value in optional.items() if value is not None})
         return document
 
@@ -175,7 +172,7 @@ class ImageNotFoundError(CallerError):
 
 
 class ImageDeniedError(CallerError):
-    """The registry or the allowlist refuses this image."""
+    """The registry refuses this image."""
 
     reason = "image_denied"
     status = 403

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from webhook.patch import Operation
     from webhook.podview import Container, Pod
 
-ANNOTATION_CONTAINER = f"{names.DOMAIN}/container"
-"""Names the container that becomes the sandbox, where it is not the first."""
-
 DEFAULT_GRACE_S = 30
 """What the API server writes where the template says nothing."""
 GRACE_S = 1
@@ -90,27 +87,21 @@ def inject(
     """
     pod = podview.parse(document)
     checks.check_namespace(namespace, settings.control_plane)
-    index = _target(pod)
-    checks.check(pod, pod.containers[index])
+    target = _target(pod)
+    checks.check(pod, target)
     return (
         *_metadata(pod, given, settings),
         *_delivery(pod, document, settings),
         *_spec(pod),
-        *_container(pod.containers[index], index, given, settings),
+        *_container(target, 0, given, settings),
     )
 
 
-def _target(pod: Pod) -> int:
-    found = [container.name for container in pod.containers]
-    if not found:
+def _target(pod: Pod) -> Container:
+    """The container that becomes the sandbox: the first, on which policies and claims rely as well."""
+    if not pod.containers:
         raise RefusedError("the pod has no containers: a sandbox needs one")
-    name = pod.annotations.get(ANNOTATION_CONTAINER, found[0])
-    if name not in found:
-        raise RefusedError(
-            f"annotation {ANNOTATION_CONTAINER} names {name!r}, which is not in the pod: "
-            f"name one of {', '.join(found)}, or leave the annotation out"
-        )
-    return found.index(name)
+    return pod.containers[0]
 
 
 def _metadata(pod: Pod, given: Credential, settings: Settings) -> list[Operation]:

@@ -35,7 +35,6 @@ GATEWAY_MAY: list[Right] = [
     *[(verb, "pods", SANDBOXES, "") for verb in ("get", "list", "watch", "create", "patch", "delete")],
     *[(verb, "events", SANDBOXES, "") for verb in ("get", "list", "watch")],
     *[(verb, "deployments.apps", SANDBOXES, "") for verb in ("get", "list", "watch")],
-    ("patch", "deployments.apps/scale", SANDBOXES, ""),
     *[(verb, "nodes", "", "") for verb in ("get", "list", "watch")],
     *[(verb, "leases.coordination.k8s.io", SYSTEM, names.ALLOCATOR_LEASE) for verb in ("get", "patch")],
     ("create", "leases.coordination.k8s.io", SYSTEM, ""),
@@ -52,6 +51,7 @@ GATEWAY_MAY_NOT: list[Right] = [
     ("update", "pods", SANDBOXES, ""),
     ("deletecollection", "pods", SANDBOXES, ""),
     ("patch", "deployments.apps", SANDBOXES, ""),
+    ("patch", "deployments.apps/scale", SANDBOXES, ""),
     ("delete", "deployments.apps", SANDBOXES, ""),
     ("get", "secrets", SANDBOXES, ""),
     *[(verb, "pods", "default", "") for verb in ("get", "list", "create", "delete")],
@@ -72,12 +72,12 @@ CONFIGURATIONS = "mutatingwebhookconfigurations.admissionregistration.k8s.io"
 WEBHOOK_MAY: list[Right] = [
     *[
         (verb, "secrets", SYSTEM, name)
-        for verb in ("get", "watch", "update")
+        for verb in ("get", "update")
         for name in (names.KEYS_SECRET, names.WEBHOOK_TLS_SECRET)
     ],
     *[
         (verb, CONFIGURATIONS, "", names.WEBHOOK_CONFIGURATION)
-        for verb in ("get", "watch", "patch")
+        for verb in ("get", "patch")
     ],
 ]
 WEBHOOK_MAY_NOT: list[Right] = [

@@ -79,12 +79,13 @@ class TestAdded:
         assert token not in text
         assert "dddd" not in text
 
-    def test_the_first_container_is_meant_unless_the_annotation_names_another(self):
-        two = pods.pod(containers=[{"name": "a"}, {"name": "b"}])
-        assert "command" not in injected(two)["spec"]["containers"][1]
-        other = injected(pods.annotated(two, container="b"))["spec"]["containers"]
-        assert other[0] == {"name": "a"}
-        assert other[1]["command"] == list(names.DAEMON_COMMAND)
+    def test_the_first_container_is_meant(self):
+        """Policies, claims and endings look there too; no annotation may name another."""
+        two = pods.pod(containers=[{"name": "a", "image": "x"}, {"name": "b", "image": "y"}])
+        for document in (two, pods.annotated(two, container="b")):
+            first, other = injected(document)["spec"]["containers"]
+            assert first["command"] == list(names.DAEMON_COMMAND)
+            assert "command" not in other
 
     def test_the_placeholders_own_program_is_dropped(self):
         before = pods.container(pods.pod(), command=["sleep"], args=["infinity"])

@@ -86,7 +86,6 @@ REFUSED = {
     "reserved name": (pods.pod(containers=[{"name": "sandman-copy"}]), "rename the container"),
     "no containers": (pods.pod(containers=[]), "has no containers"),
     "null containers": (pods.pod(containers=None), "has no containers"),
-    "unknown container": (pods.annotated(pods.pod(), container="x"), "name one of sandbox"),
     "not a pod": ({"metadata": {"labels": {}}, "spec": 3}, "cannot be read: Expected `object`"),
     "no spec": ({"metadata": {}}, "cannot be read"),
     "odd types": (pods.container(pods.pod(), env="x"), r"cannot be read: .*containers\[0\].env"),
