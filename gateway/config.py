@@ -96,6 +96,10 @@ class Settings:
     keep_ended: int = 20_000
     """Ended sandboxes whose reason is remembered in memory."""
 
+    retain_s: float = 600.0
+    """Seconds that the pod of a sandbox which ended by itself stays, counted in the quota: so long its
+    reason survives a restart of the gateway. Ten minutes, a rollout that hangs once."""
+
     log_level: str = "info"
     """debug, info, warning or error."""
 

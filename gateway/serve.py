@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from gateway import app, janitor
+from gateway import app
 from gateway.allocation import Allocation
 from gateway.certificates import Certificates
 from gateway.credentials import WatchedCredentials
 from gateway.election import Election
 from gateway.fulfilment import Fulfilment
 from gateway.handoff import Handoff
+from gateway.janitor import Janitor
 from gateway.metrics import Metrics
 from gateway.pool import Pool
 from gateway.provider import News, watching
@@ -76,6 +77,15 @@ class Gateway:
         fulfilment = Fulfilment(provider, self.upstream, self.roster, settings, wall)
         self.pool = Pool(self.roster, fulfilment, self.upstream, settings)
         self.proxy = Proxy(self.roster, self.upstream, provider, settings)
+        self.janitor = Janitor(
+            self.registry,
+            self.upstream,
+            self.proxy,
+            provider,
+            is_leader=lambda: self.election.is_leader,
+            retain_s=settings.retain_s,
+            wall=wall,
+        )
         self.handoff = Handoff(
             self.election, settings.server_name, lambda: self.certificates.authority
         )
@@ -117,7 +127,7 @@ class Gateway:
             support.start_soon(self.credentials.run)
             support.start_soon(watching.watch, self._api, self._settings.sandbox_namespaces, send)
             support.start_soon(self.pool.run, receive)
-            support.start_soon(janitor.run, self.registry, self.upstream, self.proxy)
+            support.start_soon(self.janitor.run)
             if await self._start_unless_stopped(support, self.certificates.run):
                 support.start_soon(self.election.run)
                 try:

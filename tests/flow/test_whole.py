@@ -17,7 +17,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from gateway import serve, tokens
+from gateway import janitor, serve, tokens
 from gateway.config import Settings
 from gateway.serve import Gateway
 from sandman import grants, names, wire
@@ -52,10 +52,10 @@ class Bed(SimpleNamespace):
     server: ApiServer
     token: str
 
-    def settings(self, name: str) -> Settings:
+    def settings(self, name: str, **changes) -> Settings:
         return Settings(
             bind="127.0.0.1", port=free_port(), pod_name=name, lame_duck_s=0.0, grace_s=2.0,
-            daemon_port=self.daemon.port, loss_s=0.5,
+            daemon_port=self.daemon.port, loss_s=0.5, **changes,
         )  # fmt: skip
 
     def cluster_of(self, daemon) -> ApiServer:
@@ -88,10 +88,12 @@ class Bed(SimpleNamespace):
         self.server.put("secrets", secret(names.KEYS_SECRET, **encoded(ring.to_data())))
 
     @contextlib.asynccontextmanager
-    async def replica(self, link: Link, name: str = "gw-1") -> AsyncIterator[SimpleNamespace]:
+    async def replica(
+        self, link: Link, name: str = "gw-1", **changes
+    ) -> AsyncIterator[SimpleNamespace]:
         """One replica, running; `stop` and `ended` tell of its end."""
         stop, ended = trio.Event(), trio.Event()
-        settings = self.settings(name)
+        settings = self.settings(name, **changes)
         async with kube.Kube(link.target) as api, trio.open_nursery() as nursery:
             gateway = Gateway(settings, api, stop)
 
@@ -193,6 +195,24 @@ async def test_after_a_restart_everything_is_known_again(bed, fast_clock):
             assert (ran.status_code, ran.json()["boot_id"]) == (200, made["boot_id"])
             assert (await two.client.delete(path)).status_code == 204
             assert bed.server.all("pods") == []
+
+
+async def test_a_sandbox_that_died_makes_room_and_its_callers_still_hear_why(
+    bed, fast_clock, monkeypatch
+):
+    monkeypatch.setattr(janitor, "EVERY_S", 0.5)
+    bed.give_keys()
+    async with bed.server.links(1) as [link], bed.replica(link, retain_s=2.0) as one:
+        await has_free(one)
+        made = (await answers(one.client)).json()
+        bed.server.change("pods", "p1", failed)
+        await until(lambda: bed.server.all("pods") == [])
+        answer = await one.client.get(f"/v1/sandboxes/{made['id']}")
+        assert (answer.status_code, answer.json()["reason"]) == (410, "evicted")
+
+
+def failed(pod) -> None:
+    pod["status"] |= {"phase": "Failed", "reason": "Evicted", "containerStatuses": []}
 
 
 async def test_one_leads_and_the_other_hands_on_and_takes_over_when_it_is_cut_off(bed, fast_clock):

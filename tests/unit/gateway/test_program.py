@@ -16,6 +16,7 @@ import trio
 from gateway import __main__ as program
 from gateway import config, janitor, tokens
 from gateway.config import PREFIX, SettingError, Settings
+from gateway.janitor import Janitor
 from sandman.version import __version__
 
 # --- settings ---
@@ -128,7 +129,7 @@ def test_the_module_is_a_program():
 
 async def test_the_janitor_goes_round_for_ever(autojump_clock):
     alive, rounds = {"u1"}, []
-    registry = SimpleNamespace(get=lambda uid: uid if uid in alive else None)
+    registry = SimpleNamespace(get=lambda uid: uid if uid in alive else None, all=list)
     proxy = SimpleNamespace(forget_ended=lambda: rounds.append(trio.current_time()))
 
     async def close_unused(is_alive) -> None:
@@ -136,8 +137,12 @@ async def test_the_janitor_goes_round_for_ever(autojump_clock):
         rounds.append((is_alive("u1"), is_alive("u2")))
 
     begun = trio.current_time()
+    cleaner = Janitor(
+        registry, SimpleNamespace(close_unused=close_unused), proxy, None,
+        is_leader=lambda: True, retain_s=600.0, wall=trio.current_time,
+    )  # fmt: skip
     with trio.move_on_after(2.5 * janitor.EVERY_S):
-        await janitor.run(registry, SimpleNamespace(close_unused=close_unused), proxy)
+        await cleaner.run()
     assert rounds == [
         begun + janitor.EVERY_S, (True, False), begun + 2 * janitor.EVERY_S, (True, False),
     ]  # fmt: skip
