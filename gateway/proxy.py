@@ -82,6 +82,10 @@ class Proxy:
         """Pin a sandbox to the daemon start that was handed over."""
         self._boots[uid] = boot_id
 
+    def has_met(self, uid: str) -> bool:
+        """Whether this replica knows that the sandbox's handshake is done."""
+        return uid in self._boots
+
     def forget_ended(self) -> None:
         """Drop pins of pods that are gone."""
         for uid in [uid for uid in self._boots if self._registry.get(uid) is None]:
@@ -91,8 +95,8 @@ class Proxy:
         """The daemon start that the sandbox's claim was made with.
 
         Raises:
-            DiedError: the daemon that answers there was never claimed.
-            UnreachableError: nobody answers there.
+            DiedError: the daemon that answers there has another claim.
+            UnreachableError: nobody answers there, or its handshake is not done yet.
         """
         known = self._boots.get(instance.uid)
         if known is not None:
@@ -103,6 +107,12 @@ class Proxy:
             raise await self._diagnose(
                 instance, LostError(str(error), sent=False), "GET"
             ) from error
+        if info.claim_id is None or info.boot_id == instance.previous_boot_id:
+            # The allocator, maybe another replica, is about to claim it. Had it died instead, its
+            # container would not be started again, and the pod would tell.
+            raise UnreachableError(
+                "the sandbox is only starting", sandbox=instance.id, retry_after=1.0
+            )
         if info.claim_id != instance.claim_id:
             raise DiedError("another daemon answers there", sandbox=instance.id)
         self.learn(instance.uid, info.boot_id)

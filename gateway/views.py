@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from gateway.model import Instance, PoolSpec, Ready
 
 
-def sandbox(instance: Instance) -> dict[str, object]:
-    """One sandbox, without secrets."""
+def sandbox(instance: Instance, *, is_met: bool = False) -> dict[str, object]:
+    """One sandbox, without secrets. `is_met`: its handshake is known to be done."""
     shown: dict[str, object] = {
         "id": instance.id,
-        "state": state(instance),
+        "state": state(instance, is_met=is_met),
         "tier": instance.tier,
         "pool": instance.pool,
         "image": instance.image,
@@ -49,7 +49,7 @@ def ready(made: Ready, token: str) -> dict[str, object]:
     """The answer to an allocation."""
     timings = made.timings
     return {
-        **sandbox(made.instance),
+        **sandbox(made.instance, is_met=True),
         "boot_id": made.boot_id,
         "token": token,
         "timings": {
@@ -76,11 +76,19 @@ def pool(spec: PoolSpec, instances: Iterable[Instance]) -> dict[str, object]:
     }
 
 
-def state(instance: Instance) -> str:
-    """`ready` or `ended`; `ending` while its pod is being deleted."""
+def state(instance: Instance, *, is_met: bool) -> str:
+    """`starting`, `ready`, `ending` while its pod is being deleted, or `ended`.
+
+    The pod alone does not tell of the handshake, which follows its container's start within
+    milliseconds; what it tells is the start, and after a swap the restart.
+    """
     if instance.ending is not None:
         return "ended"
-    return "ending" if instance.deleting else "ready"
+    if instance.deleting:
+        return "ending"
+    is_swapping = instance.previous_boot_id is not None and instance.image_digest is None
+    is_starting = not is_met and (not instance.running or is_swapping)
+    return "starting" if is_starting else "ready"
 
 
 def moment(seconds: float | None) -> str | None:

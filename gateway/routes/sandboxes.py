@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from gateway.metrics import Metrics
-    from gateway.model import Ready
+    from gateway.model import Instance, Ready
     from gateway.routes.context import Context
 
 TOKEN_SLACK_S = 60.0
@@ -76,13 +76,16 @@ class SandboxRoutes:
         policy.may_manage(principal)
         run = parse.run_name(request.query_params.get("run"))
         found = self._context.roster.registry.of_tenant(principal.tenant, run)
-        return Json({"sandboxes": [views.sandbox(one) for one in found]})
+        return Json({"sandboxes": [self._shown(one) for one in found]})
 
     async def show(self, request: Request) -> Response:
         """`GET /v1/sandboxes/{id}`."""
         principal = self._context.principal(request)
         instance = await self._context.find(principal, request.path_params["id"])
-        return Json(views.sandbox(instance))
+        return Json(self._shown(instance))
+
+    def _shown(self, instance: Instance) -> dict[str, object]:
+        return views.sandbox(instance, is_met=self._context.proxy.has_met(instance.uid))
 
     async def release(self, request: Request) -> Response:
         """`DELETE /v1/sandboxes/{id}`: what is not there, or not the caller's, is released already."""

@@ -16,7 +16,7 @@ from gateway.proxy import Proxy, RequestBody, has_body, request_headers
 from gateway.registry import Registry
 from gateway.roster import Roster
 from gateway.upstream import Upstream
-from sandman.errors import DeletedError, EvictedError, OomError, UnreachableError
+from sandman.errors import DeletedError, DiedError, EvictedError, OomError, UnreachableError
 from tests.fakes.daemons import answer, says, scripted
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")
@@ -135,6 +135,33 @@ async def test_cancelled_while_it_finds_out_why_the_state_is_whole():
         with trio.move_on_after(0.1) as cut:
             await forward(proxy, instance)
         assert cut.cancelled_caught
+
+
+# --- which daemon start is the sandbox ---
+
+
+@pytest.mark.parametrize(
+    "info",
+    [b'{"boot_id":"b1"}', b'{"boot_id":"b0"}', b'{"boot_id":"b0","claim_id":"c0"}'],
+)
+async def test_a_sandbox_in_the_making_is_starting_and_not_dead(info):
+    """Another replica shakes hands with it just now; this one knows only what the pod tells."""
+    async with proxied() as (daemon, proxy, instance, _):
+        daemon.script = says(answer(info))
+        with pytest.raises(UnreachableError, match="starting") as caught:
+            await proxy.boot_id(dataclasses.replace(instance, previous_boot_id="b0"))
+        assert caught.value.retry_after == 1.0
+        assert not proxy.has_met(instance.uid)
+        daemon.script = says(answer(b'{"boot_id":"b1","claim_id":"c1"}'))
+        assert await proxy.boot_id(instance) == "b1"
+        assert proxy.has_met(instance.uid)
+
+
+async def test_a_daemon_with_anothers_claim_is_not_the_sandbox():
+    async with proxied() as (daemon, proxy, instance, _):
+        daemon.script = says(answer(b'{"boot_id":"b1","claim_id":"c2"}'))
+        with pytest.raises(DiedError):
+            await proxy.boot_id(instance)
 
 
 # --- why a sandbox went silent ---

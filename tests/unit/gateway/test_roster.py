@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway import views
 from gateway.allocation import Allocation
-from gateway.model import Ending, Instance, PoolSpec, Tier
+from gateway.model import Ending, Instance, PoolSpec, Ready, Tier, Timings
 from gateway.provider import Gone, NodeSeen, PoolGone, PoolSeen, Seen, Synced, pods
 from gateway.registry import Registry
 from gateway.roster import Roster
@@ -200,6 +200,29 @@ def test_a_pod_on_its_way_out_is_shown_as_such():
     assert views.sandbox(leased(deleting=True))["state"] == "ending"
     ended = views.sandbox(leased(ending=dataclasses.replace(DELETED, at=0.0), tier=Tier.WARM))
     assert (ended["state"], ended["ended"]["at"]) == ("ended", "1970-01-01T00:00:00.000Z")
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({}, "ready"),
+        ({"running": False}, "starting"),
+        # The status tells of the old container until the restart is seen.
+        ({"previous_boot_id": "b0"}, "starting"),
+        ({"previous_boot_id": "b0", "image_digest": "x@sha256:1"}, "ready"),
+        ({"running": False, "deleting": True}, "ending"),
+        ({"running": False, "ending": DELETED}, "ended"),
+    ],
+)
+def test_a_sandbox_in_the_making_is_not_shown_as_ready(changes, state):
+    assert views.sandbox(leased(**changes))["state"] == state
+
+
+def test_a_sandbox_whose_daemon_was_met_is_ready_though_its_pod_does_not_tell_yet():
+    behind = leased(running=False, previous_boot_id="b0")
+    assert views.sandbox(behind, is_met=True)["state"] == "ready"
+    assert views.ready(Ready(behind, "b1", Timings(0.0, 0.0, 0.0)), "t")["state"] == "ready"
+    assert views.sandbox(leased(deleting=True), is_met=True)["state"] == "ending"
 
 
 @given(st.text() | st.from_regex(r"[\[\{\"0-9eE.,:\]\}\-]*", fullmatch=True))
