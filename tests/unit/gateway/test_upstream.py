@@ -98,12 +98,13 @@ async def test_a_stranger_on_the_port_is_no_fault_of_the_caller(body):
 
 
 @pytest.mark.parametrize("value", [b"1e400", b"9" * 400, b"NaN", b"-Infinity"])
-async def test_a_refusal_with_numbers_that_cannot_be_told_is_from_a_stranger(value):
+async def test_a_wait_that_makes_no_sense_is_passed_over(value):
     async with reaching() as (daemon, way, instance):
         daemon.script = says(answer(b'{"reason":"conflict","retry_after":%s}' % value,
                                     status=b"409 Conflict"))  # fmt: skip
-        with pytest.raises(DiedError):
+        with pytest.raises(ConflictError) as caught:
             await way.info(instance)
+        assert caught.value.retry_after is None
 
 
 async def test_an_answer_without_an_end_is_cut():
