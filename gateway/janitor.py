@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
+from gateway.model import Ending
 from gateway.release import DELETES_AT_ONCE
 from sandman import names
 from sandman.errors import SandmanError
@@ -16,7 +17,7 @@ from sandman.errors import SandmanError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from gateway.model import Ending, Instance
+    from gateway.model import Instance
     from gateway.provider import Provider
     from gateway.proxy import Proxy
     from gateway.registry import Registry
@@ -29,6 +30,10 @@ EVERY_S = 30.0
 PLACEHOLDERS_PER_ROUND = 20
 """Failed placeholders that are deleted in one round. Each makes room in the quota for one more, and with
 an image that does not start that would go on as fast as the cluster can."""
+
+EXPIRY_SLACK_S = 60.0
+"""Seconds after the end of its lease until a sandbox is deleted, so that calls in flight may end. The
+kubelet, which counts from the pod's start, gives as many (`provider.patches.CLOCK_SLACK_S`)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,19 +57,23 @@ def due(
     """
     found, placeholders = [], 0
     for one in instances:
-        if one.ending is None or one.deleting:
+        if one.deleting:
             continue
         if one.state == names.STATE_FREE:
-            placeholders += 1
-            if placeholders <= PLACEHOLDERS_PER_ROUND:
+            placeholders += one.ending is not None
+            if one.ending is not None and placeholders <= PLACEHOLDERS_PER_ROUND:
                 found.append(Due(one, one.ending))
-            continue
-        seen = first_seen.get(one.uid, now)
-        # The earlier: the node's clock may be ahead.
-        since = seen if one.ending.at is None else min(one.ending.at, seen)
-        if now - since >= retain_s:
+        elif one.ending is None:
+            if one.expires_at is not None and now >= one.expires_at + EXPIRY_SLACK_S:
+                found.append(Due(one, Ending("expired", "its lease ran out", at=one.expires_at)))
+        elif now - _ended_at(one.ending, first_seen.get(one.uid, now)) >= retain_s:
             found.append(Due(one, one.ending))
     return found
+
+
+def _ended_at(ending: Ending, first_seen: float) -> float:
+    """The earlier of what is told and what was seen: the node's clock may be ahead."""
+    return first_seen if ending.at is None else min(ending.at, first_seen)
 
 
 class Janitor:

@@ -52,11 +52,15 @@ def of_pod(pod: Pod) -> Ending | None:
     return _died(last, at)
 
 
-def of_deletion(pod: Pod) -> Ending:
-    """Why a pod that somebody deleted is no more."""
+def of_deletion(pod: Pod, expires_at: float | None = None) -> Ending:
+    """Why a pod that somebody deleted is no more. `expires_at`: when its lease ran out, in seconds since
+    the epoch: after that it was the allocator, which may be another replica."""
     known = _disruption(pod)
     if known is not None:
         return Ending(*known)
+    deleted = pod.metadata.deletion_timestamp
+    if expires_at is not None and deleted is not None and deleted.timestamp() >= expires_at:
+        return Ending("expired", "its lease ran out", at=expires_at)
     return Ending("deleted", "somebody deleted its pod")
 
 

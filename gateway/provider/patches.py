@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from gateway.model import Assignment, Instance, PoolSpec
 
 CLOCK_SLACK_S = 60.0
-"""Added to the kubelet's deadline: clocks of gateway and node may differ by a minute without harm;
-the lease itself ends earlier."""
+"""Added to the kubelet's deadline, so that a node whose clock is up to a minute ahead ends no sandbox
+early. New calls are refused at `expires_at` itself, by the gateway's clock (`routes.forward`); only calls
+in flight go on into the slack. A pod that is there after it is deleted by the `janitor`."""
 
 Operation = dict[str, Any]
 

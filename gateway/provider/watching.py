@@ -67,7 +67,9 @@ async def _relay(
 
 def _pod(pod: kube.Pod, gone: bool) -> Iterator[News]:
     if gone:
-        yield Gone(pod.metadata.uid, endings.of_pod(pod) or endings.of_deletion(pod))
+        last = pods.instance(pod)
+        ending = last.ending or endings.of_deletion(pod, last.expires_at)
+        yield Gone(last.uid, ending)
     else:
         yield Seen(pods.instance(pod))
 

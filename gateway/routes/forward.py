@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import Route
 
+from sandman.errors import ExpiredError
+
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
@@ -40,6 +42,9 @@ class ForwardRoutes:
         instance = await self._context.find(principal, sandbox)
         if instance.ending is not None:
             raise instance.ending.error(sandbox)
+        if instance.expires_at is not None and self._context.wall() >= instance.expires_at:
+            # Its pod has some slack for calls that are under way; new ones have none.
+            raise ExpiredError("its lease ran out", sandbox=sandbox)
         proxy = self._context.proxy
         boot_id = principal.boot_id or await proxy.boot_id(instance)
         # Not of `request.url`, which is put together with the caller's Host header.

@@ -158,6 +158,23 @@ async def test_a_restarted_daemon_is_not_taken_for_the_sandbox(bed):
     assert (answer.status_code, answer.json()["reason"]) == (410, "died")
 
 
+async def test_after_its_lease_no_call_reaches_a_sandbox(bed, tmp_path):
+    made = await bed.allocate(lease={"max_s": 0.5})
+    await trio.sleep(0.6)
+    mark = tmp_path / "mark"
+    for headers in (bed.as_("acme"), {"authorization": f"Bearer {made['token']}"}):
+        answer = await bed.client.post(
+            f"/v1/sandboxes/{made['id']}/exec", json={"argv": ["touch", str(mark)]}, headers=headers
+        )
+        assert (answer.status_code, answer.json()["reason"]) == (410, "expired")
+    assert not mark.exists()
+    # It is there still, and can be released.
+    assert len(bed.cluster.leased()) == 1
+    path = f"/v1/sandboxes/{made['id']}"
+    assert (await bed.client.delete(path, headers=bed.as_("acme"))).status_code == 204
+    assert bed.cluster.leased() == []
+
+
 async def test_a_caller_that_goes_away_takes_its_command_along(bed, tmp_path):
     made = await bed.allocate()
     mark = tmp_path / "pid"

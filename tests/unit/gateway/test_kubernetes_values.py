@@ -256,6 +256,10 @@ def test_a_running_pod_has_not_ended():
 
 def test_a_deleted_pod_says_why_when_a_condition_does():
     assert endings.of_deletion(pod(running_pod())).reason == "deleted"
+    late = running_pod()
+    late["metadata"]["deletionTimestamp"] = "1970-01-01T00:01:40Z"
+    assert endings.of_deletion(pod(late), expires_at=100.0).reason == "expired"
+    assert endings.of_deletion(pod(late), expires_at=101.0).reason == "deleted"
     target = ended(phase="Running", disruption="DeletionByPodGC")
     assert endings.of_deletion(target).reason == "node_lost"
 
