@@ -23,6 +23,17 @@ def may_manage(principal: Principal) -> None:
         raise ForbiddenError("a sandbox's token is good for its commands and files only")
 
 
+def may_ask(principal: Principal, sandbox: str) -> None:
+    """May hear anything of this id. Asked before it is looked for: neither the work that a look-up makes
+    nor the time that it takes is for the token of another sandbox.
+
+    Raises:
+        NotFoundError: the token is that of another sandbox.
+    """
+    if principal.sandbox not in (None, sandbox):
+        raise NotFoundError(f"no sandbox {sandbox}", sandbox=sandbox)
+
+
 def may_use(principal: Principal, sandbox: str, tenant: str | None) -> None:
     """May see this sandbox and send it commands and files.
 
@@ -34,6 +45,6 @@ def may_use(principal: Principal, sandbox: str, tenant: str | None) -> None:
     Raises:
         NotFoundError: no such sandbox, or not this principal's.
     """
-    own = principal.sandbox is None or principal.sandbox == sandbox
-    if tenant is None or tenant != principal.tenant or not own:
+    may_ask(principal, sandbox)
+    if tenant is None or tenant != principal.tenant:
         raise NotFoundError(f"no sandbox {sandbox}", sandbox=sandbox)

@@ -25,6 +25,7 @@ from gateway.registry import Registry
 from gateway.release import Releaser
 from gateway.roster import Roster
 from gateway.routes.context import Context
+from gateway.routes.lookup import Lookup
 from gateway.upstream import Upstream
 from sandman import names
 from sandman.service import https, kube
@@ -93,7 +94,7 @@ class Gateway:
             settings=settings,
             credentials=self.credentials,
             roster=self.roster,
-            provider=provider,
+            lookup=Lookup(provider, settings.sandbox_namespaces),
             pool=self.pool,
             releaser=Releaser(self.registry, provider, wall),
             proxy=self.proxy,

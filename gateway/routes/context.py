@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from starlette.responses import JSONResponse
 
 from gateway import auth, policy
-from gateway.routes import parse
 from sandman import wire
 from sandman.errors import NotFoundError, TooLargeError, UnreachableError
 
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
     from gateway.handoff import Handoff
     from gateway.model import Instance, Principal
     from gateway.pool import Pool
-    from gateway.provider import Provider
     from gateway.proxy import Proxy
     from gateway.release import Releaser
     from gateway.roster import Roster
+    from gateway.routes.lookup import Lookup
 
 
 class Json(JSONResponse):
@@ -45,7 +44,7 @@ class Context:
     settings: Settings
     credentials: Credentials
     roster: Roster
-    provider: Provider
+    lookup: Lookup
     pool: Pool
     releaser: Releaser
     proxy: Proxy
@@ -81,10 +80,11 @@ class Context:
             NotFoundError: none, or somebody else's.
             SandmanError: it has ended and its pod is gone; the reason is the error.
         """
+        policy.may_ask(principal, sandbox)
         instance = self.roster.registry.find(sandbox)
         if instance is None:
             self._raise_if_ended(principal, sandbox)
-            instance = await self._read(sandbox)
+            instance = await self.lookup.find(principal.tenant, sandbox)
         if instance is None:
             raise NotFoundError(f"no sandbox {sandbox}", sandbox=sandbox)
         policy.may_use(principal, sandbox, instance.tenant)
@@ -97,16 +97,6 @@ class Context:
             tenant, ending = remembered
             policy.may_use(principal, sandbox, tenant)
             raise ending.error(sandbox)
-
-    async def _read(self, sandbox: str) -> Instance | None:
-        name = parse.pod_name(sandbox)
-        if name is None:
-            return None
-        for namespace in self.settings.sandbox_namespaces:
-            instance = await self.provider.read(namespace, name)
-            if instance is not None and instance.id == sandbox:
-                return instance
-        return None
 
 
 async def json_body(request: Request, limit: int) -> dict[str, object]:

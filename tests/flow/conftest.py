@@ -30,6 +30,7 @@ from gateway.registry import Registry
 from gateway.release import Releaser
 from gateway.roster import Roster
 from gateway.routes.context import Context
+from gateway.routes.lookup import Lookup
 from gateway.upstream import Upstream
 from sandman import grants, names
 from sandman.service import https, pki, tls
@@ -185,7 +186,8 @@ async def gateway(
     if parts is not None:
         parts.update(registry=registry, proxy=proxy, upstream=upstream, pool=pool)
     context = Context(
-        settings=settings, credentials=credentials, roster=roster, provider=cluster, pool=pool,
+        settings=settings, credentials=credentials, roster=roster, pool=pool,
+        lookup=Lookup(cluster, settings.sandbox_namespaces),
         releaser=Releaser(registry, cluster, wall), proxy=proxy, handoff=handoff, wall=wall,
         missing=lambda: [] if roster.synced.is_set() else ["the list of pods"],
     )  # fmt: skip

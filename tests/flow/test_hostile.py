@@ -210,6 +210,46 @@ async def test_a_switch_of_protocols_is_refused(odd_bed):
     assert (got.status_code, got.json()["reason"]) == (503, "unreachable")
 
 
+# --- who looks for what is not there ---
+
+
+async def test_a_sandboxes_token_asks_nobody_for_other_ids(odd_bed):
+    """What runs in a sandbox may have its token: it must not make calls to the API server, nor tell
+    by the time that an answer takes which sandboxes there are."""
+    made = await odd_bed.allocate()
+    asked = counted(odd_bed.cluster)
+    scoped = {"authorization": f"Bearer {made['token']}"}
+    for path in ("", "/info", "/files?path=/x"):
+        got = await odd_bed.client.get(f"/v1/sandboxes/pod-7-abcdef01{path}", headers=scoped)
+        assert got.status_code == 404
+    never = await odd_bed.client.get("/v1/sandboxes/pod-7-abcdef01", headers=odd_bed.as_("acme"))
+    assert never.json() == got.json()
+    assert asked == ["pod-7"]
+
+
+async def test_an_id_that_is_not_there_is_asked_for_once_in_a_while(odd_bed):
+    asked = counted(odd_bed.cluster)
+    for _ in range(3):
+        for tenant in ("acme", "zeta"):
+            got = await odd_bed.client.get(
+                "/v1/sandboxes/pod-7-abcdef01", headers=odd_bed.as_(tenant)
+            )
+            assert got.status_code == 404
+    assert asked == ["pod-7"]
+
+
+def counted(cluster) -> list[str]:
+    """The names that the cluster is asked for from now on."""
+    asked, read = [], cluster.read
+
+    async def counting(namespace, name):
+        asked.append(name)
+        return await read(namespace, name)
+
+    cluster.read = counting
+    return asked
+
+
 # --- after a restart of the gateway: the pins are lost ---
 
 
