@@ -25,7 +25,10 @@ from tests.cluster.audit import AuditLog, Write
 from tests.cluster.bed import Bed, kubectl
 from tests.cluster.deployed import Deployed, deploy
 
-POOLS = {"warm": "bench-warm", "swap": "root", "new pod": "bench-new"}
+NEW, BESIDE = "new pod", "new pod beside a refill"
+POOLS = {"warm": "bench-warm", "swap": "root", NEW: "bench-new", BESIDE: "bench-drained"}
+"""Each claim makes its pool's ReplicaSet start another placeholder, on this one node beside the swap
+itself. A new pod is made when the pool is drained, so beside a refill too; both are shown."""
 WARM_REPLICAS = 2
 SETTLE_S = 2.5
 """Between two rounds: refills, kubelet status and deletions of the last one must not be measured."""
@@ -65,11 +68,13 @@ def make_pools(deployed: Deployed) -> None:
     for name, image, replicas in (
         ("bench-warm", deployed.image("debian"), WARM_REPLICAS),
         ("bench-new", deployed.image("debian"), 0),
+        ("bench-drained", deployed.image("debian"), 1),
     ):
         kubectl(
             deployed.bed, "apply", "-f", "-", input=json.dumps(_pool(root, name, image, replicas))
         )
-    deployed.kubectl("rollout", "status", "deployment/bench-warm", "--timeout=60s")
+    for name in ("bench-warm", "bench-drained"):
+        deployed.kubectl("rollout", "status", f"deployment/{name}", "--timeout=60s")
 
 
 def _pool(root: dict, name: str, image: str, replicas: int) -> dict:
@@ -94,7 +99,8 @@ def _pool(root: dict, name: str, image: str, replicas: int) -> dict:
 
 def remove_pools(deployed: Deployed) -> None:
     """Take the benchmark's pools away again."""
-    deployed.kubectl("delete", "deployment", "bench-warm", "bench-new", "--ignore-not-found")
+    made = [pool for pool in POOLS.values() if pool.startswith("bench-")]
+    deployed.kubectl("delete", "deployment", *made, "--ignore-not-found")
 
 
 async def measure(deployed: Deployed, rounds: int) -> dict[str, Samples]:
@@ -107,12 +113,15 @@ async def measure(deployed: Deployed, rounds: int) -> dict[str, Samples]:
             for way, pool in POOLS.items():
                 await trio.sleep(SETTLE_S)
                 list(log.writes())
+                drained = await client.create(pool=pool) if way == BESIDE else None
                 taken = await _one(client, image, pool)
                 await trio.sleep(SETTLE_S)
                 # The first round warms caches and connections of everything; it is not counted.
                 if number:
                     _note(samples[way], taken, list(log.writes()))
                 await client.release(taken[0])
+                if drained is not None:
+                    await drained.release()
     return samples
 
 
@@ -160,9 +169,9 @@ def table(samples: dict[str, Samples]) -> str:
     return "\n".join(lines)
 
 
-def ratio(samples: dict[str, Samples]) -> float:
+def ratio(samples: dict[str, Samples], way: str = NEW) -> float:
     """New pod over swap, medians of the allocation call."""
-    new, swap = samples["new pod"].allocation, samples["swap"].allocation
+    new, swap = samples[way].allocation, samples["swap"].allocation
     return statistics.median(new) / statistics.median(swap)
 
 
