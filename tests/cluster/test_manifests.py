@@ -75,10 +75,7 @@ WEBHOOK_MAY: list[Right] = [
         for verb in ("get", "update")
         for name in (names.KEYS_SECRET, names.WEBHOOK_TLS_SECRET)
     ],
-    *[
-        (verb, CONFIGURATIONS, "", names.WEBHOOK_CONFIGURATION)
-        for verb in ("get", "patch")
-    ],
+    *[(verb, CONFIGURATIONS, "", names.WEBHOOK_CONFIGURATION) for verb in ("get", "patch")],
 ]
 WEBHOOK_MAY_NOT: list[Right] = [
     *[(verb, "pods", SANDBOXES, "") for verb in ("get", "list", "create", "patch", "delete")],
