@@ -16,7 +16,7 @@ import trio
 
 from gateway.daemons import NotListeningError
 from gateway.model import Assignment, Ending, Ready, Timings
-from gateway.provider import ClaimLostError
+from gateway.provider import ClaimLostError, RefusedError
 from sandman import wire
 from sandman.errors import (
     BadRequestError,
@@ -49,6 +49,9 @@ one (0.15 s at best): to dial earlier only takes processor time from that very w
 EAGER_S = 1.0
 """Seconds for which the pause stays at its shortest: five times what a swap takes."""
 LONGEST_PAUSE_S = 0.25
+LOOKS_APART_S = 5.0
+"""Seconds between the two looks that must not find a claim before it counts as not written: a write whose
+caller has gone may be on its way through admission (3 s) and storage still."""
 
 
 REPLACEABLE = frozenset({"evicted", "preempted", "node_lost", "deleted"})
@@ -72,14 +75,17 @@ class Want:
         return self.arrived + self.request.wait_s
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class _Taken:
-    """What an order may have taken."""
+    """What an order may have taken, or has when the API server answered."""
 
     order: Order
     namespace: str
     name: str
     claim_id: str
+    is_answered: bool = False
+    absent_at: float | None = None
+    """When a look first did not find the claim, on the monotonic clock."""
 
 
 class Fulfilment:
@@ -115,20 +121,19 @@ class Fulfilment:
         begun = trio.current_time()
         assignment = self._assignment(order, want)
         placeholder = self._placeholder(order)
-        namespace, name = self._target(order, placeholder)
+        taken = _Taken(order, *self._target(order, placeholder), assignment.claim_id)
         try:
-            if placeholder is None:
-                instance = await self._provider.create(self._spec(order), name, assignment)
-            else:
-                instance = await self._provider.claim(placeholder, assignment)
+            instance = await self._take(taken, placeholder, assignment)
             claimed = trio.current_time()
             self._roster.taken(instance, uid_was_known=order.slot is not None)
             claim = handshake(assignment.claim_id, assignment.previous_boot_id, want.request)
             info = await self.wait_ready(instance, claim)
         except ClaimLostError:
             raise
+        except RefusedError as refused:
+            self._roster.allocation.give_back(order)
+            raise refused.error from refused
         except BaseException as error:
-            taken = _Taken(order, namespace, name, assignment.claim_id)
             self._unsettled.append(taken)
             with trio.move_on_after(CLEANUP_S, shield=True):
                 await self._settle(taken)
@@ -152,6 +157,18 @@ class Fulfilment:
         raise self._too_late(instance)
 
     # --- taking ---
+
+    async def _take(
+        self, taken: _Taken, placeholder: Instance | None, assignment: Assignment
+    ) -> Instance:
+        """The one write; what it answers."""
+        if placeholder is None:
+            spec = self._spec(taken.order)
+            instance = await self._provider.create(spec, taken.name, assignment)
+        else:
+            instance = await self._provider.claim(placeholder, assignment)
+        taken.is_answered = True
+        return instance
 
     def _assignment(self, order: Order, want: Want) -> Assignment:
         swapped = order.slot is not None and order.slot.image != want.image
@@ -195,9 +212,15 @@ class Fulfilment:
             raise BadRequestError(f"pool {order.ticket.pool!r} went away", field="pool")
         return spec
 
+    def given_up(self) -> frozenset[str]:
+        """Claims whose pods will be deleted as soon as they are found."""
+        return frozenset(taken.claim_id for taken in self._unsettled)
+
     async def _settle(self, taken: _Taken) -> None:
-        """Delete what the order took. A placeholder that does not carry the claim was never taken:
-        it is given back. Where that cannot be known yet, all stays as it is: the slot is nobody's."""
+        """Delete what the order took. A placeholder that does not carry the claim, and did not some
+        seconds ago, was never taken: it is given back. Until that is known all stays as it is: the slot
+        is nobody's."""
+        begun = trio.current_time()
         try:
             ours = await self._provider.discard(taken.namespace, taken.name, taken.claim_id)
         except SandmanError as error:
@@ -205,9 +228,14 @@ class Fulfilment:
             return
         if taken not in self._unsettled:
             return
+        if ours is None and not taken.is_answered:
+            if taken.absent_at is None:
+                taken.absent_at = trio.current_time()
+            if begun - taken.absent_at < LOOKS_APART_S:
+                return
+            self._roster.allocation.give_back(taken.order)
         self._unsettled.remove(taken)
         if ours is None:
-            self._roster.allocation.give_back(taken.order)
             return
         # At once, and not when the watch tells: the same key must not find it again meanwhile.
         ending = Ending("released", "the call that made it did not end well", at=self._wall())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from sandman import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
     from gateway.model import Ending, Instance
 
@@ -60,13 +60,17 @@ class Registry:
         """Tenant and ending of a sandbox whose pod is gone, as long as it is remembered."""
         return self._ended.get(sandbox)
 
-    def with_key(self, key: str) -> Instance | None:
-        """The living sandbox that was made under this idempotency key."""
+    def with_key(self, key: str, given_up: Container[str | None] = ()) -> Instance | None:
+        """The living sandbox that was made under this idempotency key; none of the claims `given_up`,
+        whose pods are about to be deleted."""
         found = [self._by_uid[uid] for uid in self._by_key.get(key, ())]
         alive = [
             one
             for one in found
-            if one.ending is None and not one.deleting and one.id not in self._ended
+            if one.ending is None
+            and not one.deleting
+            and one.id not in self._ended
+            and one.claim_id not in given_up
         ]
         return alive[0] if alive else None
 

@@ -7,10 +7,20 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from gateway.model import Assignment, Ending, Instance, PoolSpec
+    from sandman.errors import SandmanError
 
 
 class ClaimLostError(Exception):
     """Somebody else has the placeholder, or it is going away: take the next."""
+
+
+class RefusedError(Exception):
+    """The API server answered that it did not carry out a claim or creation: nothing was taken, for
+    certain. `error` is what the caller hears."""
+
+    def __init__(self, error: SandmanError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,17 +77,25 @@ class Provider(Protocol):
 
         Raises:
             ClaimLostError: it is not free any more.
+            RefusedError: the API server did not do it.
+            SandmanError: whether it did is not known.
         """
 
     async def create(self, spec: PoolSpec, name: str, assignment: Assignment) -> Instance:
-        """Make a pod of this name from the pool's template, leased from the start."""
+        """Make a pod of this name from the pool's template, leased from the start.
+
+        Raises:
+            RefusedError: the API server did not do it.
+            SandmanError: whether it did is not known.
+        """
 
     async def delete(self, instance: Instance) -> None:
         """Delete exactly this pod (by uid); one that is gone already is no error."""
 
     async def discard(self, namespace: str, name: str, claim_id: str) -> Instance | None:
         """Delete the pod if it carries this claim, even when the reply to the claim or creation was
-        lost; answers which it deleted.
+        lost; answers which it deleted. One that does not carry it now may later: a write whose caller
+        has gone can still be on its way.
 
         Raises:
             SandmanError: whether it carries the claim is not known.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from gateway.provider import ClaimLostError, endings, patches, pods
+from gateway.provider import ClaimLostError, RefusedError, endings, patches, pods
 from sandman.errors import (
     BadRequestError,
     ImageNotFoundError,
@@ -59,12 +59,14 @@ class KubernetesProvider:
             pod = await self._patch(instance, operations)
         except (kube.InvalidError, kube.NotFoundError) as error:
             if isinstance(error, kube.InvalidError) and not error.is_patch_failure:
-                raise BadRequestError(
-                    f"the API server refuses the image: {error.message}", field="image"
+                raise RefusedError(
+                    BadRequestError(
+                        f"the API server refuses the image: {error.message}", field="image"
+                    )
                 ) from error
             raise ClaimLostError(instance.uid) from error
         except kube.KubeError as error:
-            raise translate(error) from error
+            raise _failure(error) from error
         return pods.instance(pod)
 
     async def _patch(self, instance: Instance, operations: list[patches.Operation]) -> kube.Pod:
@@ -84,7 +86,7 @@ class KubernetesProvider:
         try:
             pod = await self._api.create(kube.PODS, body, namespace=spec.namespace)
         except kube.KubeError as error:
-            raise translate(error) from error
+            raise _failure(error) from error
         return pods.instance(pod)
 
     async def delete(self, instance: Instance) -> None:
@@ -145,6 +147,15 @@ class KubernetesProvider:
             return
         except kube.KubeError as error:
             raise translate(error) from error
+
+
+def _failure(error: kube.KubeError) -> RefusedError | SandmanError:
+    """Of a claim or creation. A refusal is the server's own word and nothing else: a connection that
+    broke, a status of a proxy before it or a time limit leave open what it will do."""
+    is_known = not error.maybe_applied and not isinstance(error, kube.UnexpectedStatusError)
+    if is_known and 400 <= error.status < 500:
+        return RefusedError(translate(error))
+    return translate(error)
 
 
 def translate(error: kube.KubeError) -> SandmanError:

@@ -92,6 +92,8 @@ class ApiServer(FakeApi):
         """Whether a deleted pod stays, marked, until `remove`, as while it ends."""
         self.faults: list[Callable[[Seen], Answer | None]] = []
         """Asked first; one that answers is spent."""
+        self.write_s = 0.0
+        """Seconds until a creation or patch is carried out, also when its client is gone by then."""
         self.history: list[tuple[str, str, Object]] = []
         self.oldest = 0
         self._versions = itertools.count(1)
@@ -150,6 +152,9 @@ class ApiServer(FakeApi):
         self.oldest = self._version
 
     # --- HTTP ---
+
+    def delay_of(self, seen: Seen) -> float:
+        return self.write_s if seen.method in {"POST", "PATCH"} else self.delay_s
 
     def handle(self, seen: Seen) -> Answer:
         for fault in self.faults:

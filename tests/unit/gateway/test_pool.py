@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from gateway.config import Settings
+from gateway.fulfilment import LOOKS_APART_S
 from gateway.model import Ending, SandboxRequest, Tier
+from gateway.pool import SETTLE_EVERY_S
 from gateway.provider import ClaimLostError
 from sandman import names
 from sandman.errors import (
@@ -283,6 +285,9 @@ async def cancel_at(at: float, before: float, after: float, free: int) -> None:
         await trio.sleep(1.0)
         assert len(cluster.leased()) == len(made)
         # What was never taken serves the next caller.
+        # A claim that was cut may be written yet: it is looked for twice.
+        await trio.sleep(2 * SETTLE_EVERY_S + LOOKS_APART_S)
+        assert pool._fulfilment._unsettled == []
         untouched = [p for p in cluster.pods.values() if p.state == names.STATE_FREE]
         if untouched:
             again = await pool.allocate("acme", want(image=BASE), None)

@@ -10,7 +10,7 @@ import pytest
 from trio.testing import MockClock
 
 from gateway.model import Assignment, Ending, Instance, PoolSpec, Tier
-from gateway.provider import ClaimLostError, kubernetes, pods
+from gateway.provider import ClaimLostError, RefusedError, kubernetes, pods
 from gateway.provider.kubernetes import KubernetesProvider
 from sandman import names
 from sandman.errors import (
@@ -106,9 +106,10 @@ async def test_a_placeholder_that_is_not_what_it_was_is_lost(change):
 async def test_an_image_that_the_server_refuses_is_the_callers_fault_and_nothing_is_taken():
     async with provided() as (server, provider, api):
         free = await free_one(server, api)
-        with pytest.raises(BadRequestError) as caught:
+        with pytest.raises(RefusedError) as caught:
             await provider.claim(free, assignment(image="a b"))
-        assert caught.value.field == "image"
+        assert isinstance(caught.value.error, BadRequestError)
+        assert caught.value.error.field == "image"
         assert server.writes == []
 
 
@@ -123,7 +124,7 @@ async def test_a_claim_that_met_another_writer_is_tried_again():
         assert (await provider.claim(free, assignment())).claim_id == "c1"
         other = await free_one(server, api, "p2")
         server.faults = [once(409, "Conflict", "PATCH")] * 3
-        with pytest.raises(InternalError, match="Conflict"):
+        with pytest.raises(RefusedError, match="Conflict"):
             await provider.claim(other, assignment())
 
 
@@ -136,14 +137,19 @@ async def test_a_claim_that_met_another_writer_is_tried_again():
         (422, "Invalid", "metadata.name: bad", InternalError),
         (429, "TooManyRequests", "later", UnreachableError),
         (503, "ServiceUnavailable", "away", UnreachableError),
+        (504, "Timeout", "request did not complete", UnreachableError),
+        (408, "", "of a proxy", InternalError),
     ],
 )
 async def test_what_a_caller_hears_when_a_pod_cannot_be_made(code, reason, message, error):
     async with provided() as (server, provider, _):
         server.faults = [once(code, reason, "POST", message)]
-        with pytest.raises(error) as caught:
+        with pytest.raises((RefusedError, error)) as caught:
             await provider.create(SPEC, "cold-1", assignment())
-        assert type(caught.value) is error
+        # Only the server's own refusal says for certain that there is no pod.
+        is_refused = isinstance(caught.value, RefusedError)
+        assert is_refused == (code < 500 and code != 408)
+        assert type(caught.value.error if is_refused else caught.value) is error
         assert server.all("pods") == []
 
 
@@ -152,9 +158,9 @@ async def test_no_wait_that_a_caller_is_told_is_endless():
         free = await free_one(server, api)
         answer = Answer(429, {"kind": "Status"}, {"Retry-After": "9" * 400})
         server.faults = [lambda seen: answer if seen.method == "PATCH" else None]
-        with pytest.raises(UnreachableError) as caught:
+        with pytest.raises(RefusedError) as caught:
             await provider.claim(free, assignment())
-        assert caught.value.retry_after == kubernetes.RETRY_MAX_S
+        assert caught.value.error.retry_after == kubernetes.RETRY_MAX_S
 
 
 async def test_a_cold_pod_is_made_from_the_template_and_carries_the_claim():
@@ -165,7 +171,7 @@ async def test_a_cold_pod_is_made_from_the_template_and_carries_the_claim():
             "cold-1", names.STATE_LEASED, "cold", TASK, "nonce-1", None,
         )  # fmt: skip
         server.quota = 1
-        with pytest.raises(QuotaError):
+        with pytest.raises(RefusedError, match="quota"):
             await provider.create(SPEC, "cold-2", assignment())
 
 

@@ -80,6 +80,10 @@ class FakeApi:
         left = list(answers)
         self.handler = lambda seen: left.pop(0) if len(left) > 1 else left[0]
 
+    def delay_of(self, _seen: Seen) -> float:
+        """Seconds until a request is carried out, whether or not its client waits for that."""
+        return self.delay_s
+
     async def serve(self, stream: trio.abc.Stream) -> None:
         self.connections += 1
         self.open += 1
@@ -112,7 +116,7 @@ class FakeApi:
         params = {name: values[0] for name, values in parse_qs(url.query).items()}
         seen = Seen(request.method.decode(), url.path, params, headers, body)
         self.seen.append(seen)
-        await trio.sleep(self.delay_s)
+        await trio.sleep(self.delay_of(seen))
         return await self._answer(http, stream, self.handler(seen))
 
     async def _answer(self, http: h11.Connection, stream: trio.abc.Stream, answer: Answer) -> bool:
