@@ -33,7 +33,7 @@ TRANSPORTS_MAX = 4096
 """Transports kept open; the one unused for longest is closed. 17 KiB each when idle: 70 MiB."""
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=4, keepalive_expiry=30)
 """Calls to one sandbox at once are not limited here: a command may run for hours. Idle connections
-close before the daemon's own limit of 75 s."""
+close before the daemon's own limit of 120 s."""
 ANSWER_MAX_BYTES = 64 * 1024
 """Of a handshake's answer, which has some hundred."""
 SHAKE_S = 1.0

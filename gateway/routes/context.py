@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import JSONResponse
 
 from gateway import auth, policy
-from sandman import wire
+from sandman import names, wire
 from sandman.errors import NotFoundError, TooLargeError, UnreachableError
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ class Context:
         """
         policy.may_ask(principal, sandbox)
         instance = self.roster.registry.find(sandbox)
-        if instance is None:
+        if instance is None or instance.state == names.STATE_FREE:
+            # Claimed through another replica, and the watch is behind; or a guess.
             self._raise_if_ended(principal, sandbox)
             instance = await self.lookup.find(principal.tenant, sandbox)
         if instance is None:

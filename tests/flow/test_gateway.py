@@ -320,9 +320,12 @@ async def test_a_run_is_released_as_a_whole(bed):
 
 
 @contextlib.asynccontextmanager
-async def replica(bed, leader: Leader, *, synced: bool = True):
-    """A client at another replica, whose cluster shows it nothing."""
+async def replica(bed, leader: Leader, *, synced: bool = True, behind: bool = False):
+    """A client at another replica, whose cluster shows it nothing, or what was there at first."""
     cluster = type(bed.cluster)(bed.daemon)
+    if behind:
+        cluster.placeholder(address="127.0.0.1", key_id="k1")
+        cluster.read = bed.cluster.read
     if synced:
         cluster.synced()
     async with (
@@ -330,6 +333,17 @@ async def replica(bed, leader: Leader, *, synced: bool = True):
         httpx.AsyncClient(base_url=f"https://{address}", verify=bed.trust, timeout=20) as client,
     ):
         yield client
+
+
+async def test_a_replica_whose_watch_shows_a_placeholder_still_asks_for_the_sandbox(bed):
+    """It was claimed through another replica a moment ago."""
+    made = await bed.allocate()
+    async with replica(bed, follower(bed), behind=True) as client:
+        path, acme = f"/v1/sandboxes/{made['id']}", bed.as_("acme")
+        ran = await client.post(f"{path}/exec", json={"argv": ["true"]}, headers=acme)
+        assert (ran.status_code, ran.json().get("exit_code")) == (200, 0), ran.text
+        assert (await client.get(path, headers=bed.as_("zeta"))).status_code == 404
+        assert (await client.delete(path, headers=acme)).status_code == 204
 
 
 def follower(bed) -> Leader:
