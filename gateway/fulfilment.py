@@ -212,9 +212,10 @@ class Fulfilment:
             raise BadRequestError(f"pool {order.ticket.pool!r} went away", field="pool")
         return spec
 
-    def given_up(self) -> frozenset[str]:
-        """Claims whose pods will be deleted as soon as they are found."""
-        return frozenset(taken.claim_id for taken in self._unsettled)
+    def made_before(self, key: str) -> Instance | None:
+        """The living sandbox of this idempotency key, none that is about to be deleted."""
+        given_up = frozenset(taken.claim_id for taken in self._unsettled)
+        return self._roster.registry.with_key(key, now=self._wall(), given_up=given_up)
 
     async def _settle(self, taken: _Taken) -> None:
         """Delete what the order took. A placeholder that does not carry the claim, and did not some

@@ -125,7 +125,7 @@ class Pool:
         if want.key is None:
             return await self._allocate(want)
         async with self._alone(want.key, want.deadline):
-            made = self._roster.registry.with_key(want.key, self._fulfilment.given_up())
+            made = self._fulfilment.made_before(want.key)
             return await (self._allocate(want) if made is None else self._again(made, want))
 
     def _spec(self, name: str) -> PoolSpec:

@@ -60,9 +60,16 @@ class Registry:
         """Tenant and ending of a sandbox whose pod is gone, as long as it is remembered."""
         return self._ended.get(sandbox)
 
-    def with_key(self, key: str, given_up: Container[str | None] = ()) -> Instance | None:
-        """The living sandbox that was made under this idempotency key; none of the claims `given_up`,
-        whose pods are about to be deleted."""
+    def with_key(
+        self, key: str, *, now: float, given_up: Container[str | None] = ()
+    ) -> Instance | None:
+        """The living sandbox that was made under this idempotency key.
+
+        Args:
+            key: as the label holds it.
+            now: seconds since the epoch: one whose lease has run out is none any more.
+            given_up: claims whose pods are about to be deleted.
+        """
         found = [self._by_uid[uid] for uid in self._by_key.get(key, ())]
         alive = [
             one
@@ -71,6 +78,7 @@ class Registry:
             and not one.deleting
             and one.id not in self._ended
             and one.claim_id not in given_up
+            and (one.expires_at is None or now < one.expires_at)
         ]
         return alive[0] if alive else None
 

@@ -195,6 +195,18 @@ async def test_the_same_key_gives_the_same_sandbox(autojump_clock):
         assert len(cluster.leased()) == 1
 
 
+async def test_a_sandbox_of_the_key_whose_lease_ran_out_is_not_given_again(autojump_clock):
+    """Its pod has some slack for calls in flight; a new call would be told that it has expired."""
+    cluster = FakeCluster()
+    async with running(cluster) as pool:
+        first = await pool.allocate("acme", want(max_s=20.0), "k")
+        await trio.sleep(21.0)
+        second = await pool.allocate("acme", want(max_s=20.0), "k")
+        assert second.instance.id != first.instance.id
+        again = await pool.allocate("acme", want(max_s=20.0), "k")
+        assert again.instance.id == second.instance.id
+
+
 async def test_two_at_once_with_the_same_key_make_one_sandbox(autojump_clock):
     cluster = FakeCluster()
     cluster.placeholder()
