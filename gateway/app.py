@@ -8,6 +8,7 @@ import structlog
 import trio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from gateway.proxy import has_body
 from gateway.routes.context import Json
@@ -59,6 +60,8 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
             Exception: edge.unknown,
         },
     )
+    # A path with a slash too many is another path: a redirect would lose the body, and says nothing.
+    application.router.redirect_slashes = False
     return Lingering(application)
 
 
@@ -131,10 +134,12 @@ class _Edge:
         """Starlette's own: no such path, no such method."""
         error = cast("HTTPException", failure)
         if error.status_code == 405:
-            allowed = (error.headers or {}).get("Allow", "")
-            return self._response(
+            allowed = ", ".join(_methods(request))
+            response = self._response(
                 MethodNotAllowedError(f"{request.method} is not possible here; possible: {allowed}")
             )
+            response.headers["Allow"] = allowed
+            return response
         if error.status_code == 404:
             return self._response(NotFoundError(f"no such path: {request.scope['path']}"))
         return self._response(InternalError(error.detail))
@@ -157,6 +162,16 @@ class _Edge:
             headers=headers,
             media_type=names.MEDIA_PROBLEM,
         )
+
+
+def _methods(request: Request) -> list[str]:
+    """Every method of this path: each has a route of its own, and Starlette names the first's alone."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        match, _ = route.matches(request.scope)
+        if match is not Match.NONE:
+            found |= route.methods or set()
+    return sorted(found)
 
 
 def _first(error: BaseException) -> SandmanError | None:

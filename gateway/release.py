@@ -33,9 +33,15 @@ class Releaser:
         self._wall = wall
 
     async def release(self, instance: Instance) -> None:
-        """Delete the pod. Its pending calls end with `released` once the API server has agreed."""
-        await self._provider.delete(instance)
+        """Delete the pod. Its pending calls end with `released` once the API server has agreed.
+
+        The reason is written first: of a pod that is only deleted the other replicas could not tell
+        whose wish that was, and would blame the sandbox or the infrastructure.
+        """
         ending = Ending("released", "it was released", at=self._wall())
+        if instance.ending is None:
+            await self._provider.mark(instance, ending)
+        await self._provider.delete(instance)
         self._registry.remove(instance.uid, ending)
 
     async def release_all(self, instances: Iterable[Instance]) -> int:

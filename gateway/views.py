@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from gateway.model import Ending
 from sandman import names
 
 if TYPE_CHECKING:
@@ -35,6 +37,15 @@ def sandbox(instance: Instance, *, is_met: bool = False) -> dict[str, object]:
             "at": moment(instance.ending.at),
         }
     return shown
+
+
+def as_of(instance: Instance, now: float) -> Instance:
+    """The sandbox as it is at this moment (seconds since the epoch): a lease that has run out ends it,
+    though its pod may live on for a minute."""
+    if instance.ending is not None or instance.expires_at is None or now < instance.expires_at:
+        return instance
+    ending = Ending("expired", "its lease ran out", at=instance.expires_at)
+    return dataclasses.replace(instance, ending=ending)
 
 
 def labels(instance: Instance) -> dict[str, str]:

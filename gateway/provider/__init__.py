@@ -89,6 +89,10 @@ class Provider(Protocol):
             SandmanError: whether it did is not known.
         """
 
+    async def mark(self, instance: Instance, ending: Ending) -> None:
+        """Write on exactly this pod why it ends, so that every replica tells the same; one that is gone
+        already is no error."""
+
     async def delete(self, instance: Instance) -> None:
         """Delete exactly this pod (by uid); one that is gone already is no error."""
 

@@ -10,12 +10,15 @@ import re
 from typing import TYPE_CHECKING
 
 from gateway.model import Ending
-from sandman.errors import INFRASTRUCTURE
+from sandman.errors import INFRASTRUCTURE, by_reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from sandman.service.kube.objects import Event, Pod, StateTerminated
+
+MAX_TIME = 1e11
+"""Seconds since the epoch (the year 5138): a later one is not a time."""
 
 _POD_REASONS = {
     "Evicted": ("evicted", "the node put the pod out"),
@@ -36,11 +39,22 @@ _DISRUPTIONS = {
 }
 
 
-def of_pod(pod: Pod) -> Ending | None:
-    """Why the pod has ended; None while it has not."""
+def of_record(record: Mapping[str, object]) -> Ending | None:
+    """What a gateway wrote on the pod before it deleted it; None when it wrote nothing."""
+    reason, at = record.get("reason"), record.get("at")
+    if not isinstance(reason, str) or reason not in by_reason():
+        return None
+    is_time = isinstance(at, (int, float)) and not isinstance(at, bool) and 0 <= at < MAX_TIME
+    return Ending(reason, str(record.get("detail") or reason), at=float(at) if is_time else None)  # type: ignore[arg-type]
+
+
+def of_pod(pod: Pod, expires_at: float | None = None) -> Ending | None:
+    """Why the pod has ended; None while it has not. `expires_at`: see `of_deletion`."""
     if pod.status.phase not in {"Failed", "Succeeded"}:
         return None
     last = _last_state(pod)
+    if _was_stopped(pod, last):
+        return of_deletion(pod, expires_at)
     at = last.finished_at.timestamp() if last is not None and last.finished_at else None
     known = _POD_REASONS.get(pod.status.reason) or _disruption(pod)
     if known is not None:
@@ -62,6 +76,15 @@ def of_deletion(pod: Pod, expires_at: float | None = None) -> Ending:
     if expires_at is not None and deleted is not None and deleted.timestamp() >= expires_at:
         return Ending("expired", "its lease ran out", at=expires_at)
     return Ending("deleted", "somebody deleted its pod")
+
+
+def _was_stopped(pod: Pod, last: StateTerminated | None) -> bool:
+    """Whether its first process ended because the pod was deleted: by itself on TERM, as the daemon
+    does for nobody but the kubelet, or by KILL when the grace was over."""
+    deleted = pod.metadata.deletion_timestamp
+    if deleted is None or last is None:
+        return False
+    return last.exit_code == 0 or (last.finished_at is not None and last.finished_at >= deleted)
 
 
 def _died(last: StateTerminated | None, at: float | None) -> Ending:

@@ -89,6 +89,23 @@ class KubernetesProvider:
             raise _failure(error) from error
         return pods.instance(pod)
 
+    async def mark(self, instance: Instance, ending: Ending) -> None:
+        """See `Provider.mark`."""
+        operations = patches.ended(instance, ending)
+        try:
+            await self._api.patch_json(
+                kube.PODS,
+                instance.name,
+                operations,
+                namespace=instance.namespace,
+                idempotent=True,
+            )
+        except (kube.NotFoundError, kube.InvalidError):
+            # Gone already, or the name is another pod's by now.
+            return
+        except kube.KubeError as error:
+            raise translate(error) from error
+
     async def delete(self, instance: Instance) -> None:
         """See `Provider.delete`."""
         await self._delete(

@@ -17,7 +17,7 @@ from sandman import names
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.model import Assignment, Instance, PoolSpec
+    from gateway.model import Assignment, Ending, Instance, PoolSpec
 
 CLOCK_SLACK_S = 60.0
 """Added to the kubelet's deadline, so that a node whose clock is up to a minute ahead ends no sandbox
@@ -53,6 +53,17 @@ def claim(instance: Instance, assignment: Assignment, now: float) -> list[Operat
         _operation("add", _annotation(k), v) for k, v in lease_annotations(assignment).items()
     ]
     return operations
+
+
+def ended(instance: Instance, ending: Ending) -> list[Operation]:
+    """The patch that writes why a sandbox ends."""
+    told: dict[str, object] = {"reason": ending.reason, "detail": ending.detail}
+    if ending.at is not None:
+        told["at"] = round(ending.at, 3)
+    return [
+        _operation("test", "/metadata/uid", instance.uid),
+        _operation("add", _annotation(names.ANNOTATION_ENDED), _json(told)),
+    ]
 
 
 def cold_pod(spec: PoolSpec, name: str, assignment: Assignment) -> dict[str, Any]:

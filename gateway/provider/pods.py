@@ -29,6 +29,8 @@ def instance(pod: Pod) -> Instance:
     main = main_status(pod)
     claim = load_object(meta.annotation(names.ANNOTATION_CLAIM))
     lease = load_object(meta.annotation(names.ANNOTATION_LEASE))
+    expires_at = _number(lease.get("expires_at"))
+    told = endings.of_record(load_object(meta.annotation(names.ANNOTATION_ENDED)))
     return Instance(
         namespace=meta.namespace,
         name=meta.name,
@@ -50,12 +52,12 @@ def instance(pod: Pod) -> Instance:
         previous_boot_id=_text(claim.get("previous_boot_id")),
         created_at=_seconds(meta.creation_timestamp) or 0.0,
         started_at=_seconds(pod.status.start_time),
-        expires_at=_number(lease.get("expires_at")),
+        expires_at=expires_at,
         request=load_object(meta.annotation(names.ANNOTATION_REQUEST)),
         running=main is not None and main.state is not None and main.state.running is not None,
         deleting=meta.deletion_timestamp is not None,
         waiting=_waiting(main),
-        ending=endings.of_pod(pod),
+        ending=told or endings.of_pod(pod, expires_at),
     )
 
 

@@ -85,7 +85,10 @@ class SandboxRoutes:
         return Json(self._shown(instance))
 
     def _shown(self, instance: Instance) -> dict[str, object]:
-        return views.sandbox(instance, is_met=self._context.proxy.has_met(instance.uid))
+        return views.sandbox(
+            views.as_of(instance, self._context.wall()),
+            is_met=self._context.proxy.has_met(instance.uid),
+        )
 
     async def release(self, request: Request) -> Response:
         """`DELETE /v1/sandboxes/{id}`: what is not there, or not the caller's, is released already."""

@@ -125,6 +125,11 @@ class FakeCluster:
         self._judge_image(taken)
         return taken
 
+    async def mark(self, instance: Instance, ending: Ending) -> None:
+        await trio.lowlevel.checkpoint()
+        if instance.uid in self.pods:
+            self._put(dataclasses.replace(self.pods[instance.uid], ending=ending))
+
     async def delete(self, instance: Instance) -> None:
         self.writes.append(("delete", instance.name))
         if instance.uid in self.pods:

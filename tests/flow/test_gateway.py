@@ -278,7 +278,11 @@ async def test_a_body_too_large_is_413(bed):
 async def test_no_such_path_and_no_such_method(bed):
     none = await bed.client.get("/v1/nope", headers=bed.as_("acme"))
     assert (none.status_code, none.json()["reason"]) == (404, "not_found")
+    assert (await bed.client.get("/v1/sandboxes/", headers=bed.as_("acme"))).status_code == 404
+    one = await bed.client.patch("/v1/sandboxes/x-00000000", headers=bed.as_("acme"))
+    assert one.headers["allow"] == "DELETE, GET, HEAD"
     wrong = await bed.client.put("/v1/sandboxes", headers=bed.as_("acme"))
+    assert wrong.headers["allow"] == "GET, HEAD, POST"
     assert (wrong.status_code, wrong.json()["reason"]) == (405, "method_not_allowed")
 
 

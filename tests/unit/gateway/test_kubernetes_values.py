@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from gateway.model import Assignment, Instance, PoolSpec, Tier
+from gateway.model import Assignment, Ending, Instance, PoolSpec, Tier
 from gateway.provider import endings, patches, pods
 from sandman import names
 from sandman.service import kube
@@ -288,3 +288,48 @@ def test_what_went_wrong_with_an_image(messages, reason):
 def test_events_that_say_nothing_of_an_image_are_no_explanation():
     assert endings.of_image("x", ["Error: cannot start the container"]) is None
     assert endings.of_image("x", []) is None
+
+
+def test_a_pod_that_ended_because_it_was_deleted_did_not_die():
+    """Its daemon ends with 0 on TERM, so the pod is terminal before it is gone."""
+    document = running_pod(phase="Succeeded")
+    document["metadata"]["deletionTimestamp"] = "2026-01-01T01:00:01Z"
+    status = document["status"]["containerStatuses"][1]
+    status["state"] = {"terminated": {"exitCode": 0, "finishedAt": "2026-01-01T01:00:00Z"}}
+    assert pods.instance(pod(document)).ending.reason == "expired", "the lease was over long ago"
+    document["metadata"]["annotations"].pop(names.ANNOTATION_LEASE)
+    assert pods.instance(pod(document)).ending.reason == "deleted"
+    # Killed when the grace was over: the same.
+    status["state"] = {"terminated": {"exitCode": 137, "finishedAt": "2026-01-01T01:00:01Z"}}
+    assert pods.instance(pod(document)).ending.reason == "deleted"
+    # It had died before anybody deleted it.
+    status["state"] = {"terminated": {"exitCode": 137, "finishedAt": "2026-01-01T00:30:00Z"}}
+    assert pods.instance(pod(document)).ending.reason == "died"
+
+
+def test_what_a_gateway_wrote_on_the_pod_is_the_reason():
+    ending = Ending("released", "it was released", at=1000.25)
+    one = placeholder()
+    [test, add] = patches.ended(one, ending)
+    assert test == {"op": "test", "path": "/metadata/uid", "value": one.uid}
+    assert add["path"] == "/metadata/annotations/sandman.dev~1ended"
+    document = running_pod()
+    document["metadata"]["annotations"][names.ANNOTATION_ENDED] = add["value"]
+    assert pods.instance(pod(document)).ending == ending
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"reason":"nonsense"}', '{"reason":5}'])
+def test_what_somebody_else_wrote_there_is_none(text):
+    document = running_pod()
+    document["metadata"]["annotations"][names.ANNOTATION_ENDED] = text
+    assert pods.instance(pod(document)).ending is None
+
+
+@pytest.mark.parametrize("at", ["1e400", "true", '"x"', "-1", "1e300"])
+def test_a_time_that_is_none_is_passed_over(at):
+    document = running_pod()
+    document["metadata"]["annotations"][names.ANNOTATION_ENDED] = (
+        f'{{"reason":"released","at":{at}}}'
+    )
+    ending = pods.instance(pod(document)).ending
+    assert ending is None or ending.at is None
