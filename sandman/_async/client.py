@@ -16,7 +16,7 @@ from sandman._async.transport import Call, Transport
 from sandman._core import faults
 from sandman._core.config import RELEASE_LIMIT_S, REPLY_MARGIN_S, Limits, Settings
 from sandman._core.values import PoolInfo, SandboxInfo
-from sandman.errors import SandmanError
+from sandman.errors import BadRequestError, SandmanError
 
 if TYPE_CHECKING:
     import builtins
@@ -144,6 +144,8 @@ class Client:
             UnreachableError: the gateway did not answer within `wait_s`.
         """
         key = options.get("idempotency_key")
+        if key is not None:
+            _check_key(key)
         call = _creation(options, key or uuid.uuid4().hex)
         try:
             return Sandbox(self._transport, parse_info(await self._transport.json(call)))
@@ -205,6 +207,14 @@ class Client:
         except SandmanError:
             return  # the gateway has nothing under this key
         await self._release_quietly(info.id)
+
+
+def _check_key(key: str) -> None:
+    """A key travels as a header: what cannot be one is told before anything is sent."""
+    if not (0 < len(key) <= 200 and key.isascii() and key.isprintable() and key == key.strip()):
+        raise BadRequestError(
+            "idempotency_key must be 1 to 200 printable ASCII characters", field="idempotency_key"
+        )
 
 
 def _creation(options: SandboxOptions, key: str) -> Call:

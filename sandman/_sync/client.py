@@ -17,7 +17,7 @@ from sandman._core.config import RELEASE_LIMIT_S, REPLY_MARGIN_S, Limits, Settin
 from sandman._core.values import PoolInfo, SandboxInfo
 from sandman._sync.sandbox import Sandbox, parse_info
 from sandman._sync.transport import Call, Transport
-from sandman.errors import SandmanError
+from sandman.errors import BadRequestError, SandmanError
 
 if TYPE_CHECKING:
     import builtins
@@ -145,6 +145,8 @@ class Client:
             UnreachableError: the gateway did not answer within `wait_s`.
         """
         key = options.get("idempotency_key")
+        if key is not None:
+            _check_key(key)
         call = _creation(options, key or uuid.uuid4().hex)
         try:
             return Sandbox(self._transport, parse_info(self._transport.json(call)))
@@ -206,6 +208,14 @@ class Client:
         except SandmanError:
             return  # the gateway has nothing under this key
         self._release_quietly(info.id)
+
+
+def _check_key(key: str) -> None:
+    """A key travels as a header: what cannot be one is told before anything is sent."""
+    if not (0 < len(key) <= 200 and key.isascii() and key.isprintable() and key == key.strip()):
+        raise BadRequestError(
+            "idempotency_key must be 1 to 200 printable ASCII characters", field="idempotency_key"
+        )
 
 
 def _creation(options: SandboxOptions, key: str) -> Call:

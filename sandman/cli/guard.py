@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -39,7 +40,11 @@ class GuardedGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the verb; exits by code for what is not a fault of this program."""
+        _open_closed_streams()
         signal.signal(signal.SIGTERM, _terminated)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else somebody said `nohup`
+            # A session that breaks off must not leave a sandbox behind for hours.
+            signal.signal(signal.SIGHUP, _terminated)
         try:
             return super().invoke(ctx)
         except ConfigurationError as error:
@@ -55,6 +60,13 @@ class GuardedGroup(click.Group):
         except OSError as error:
             click.echo(f"sandman: {error}", err=True)
             sys.exit(EXIT_SANDMAN)
+
+
+def _open_closed_streams() -> None:
+    """A standard stream that the caller closed is nothing to read from and nowhere to write to."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - for the process's life
 
 
 def _terminated(number: int, frame: FrameType | None) -> NoReturn:

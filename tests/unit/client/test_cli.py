@@ -25,13 +25,14 @@ CREATE = "POST /v1/sandboxes"
 def cli(gateway: FakeGateway):
     """Runs the command line in this process."""
     environment = {"SANDMAN_URL": gateway.url, "SANDMAN_TOKEN": TOKEN}
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
 
     def call(*arguments: object, **options):
         return CliRunner(env=environment).invoke(main, [str(a) for a in arguments], **options)
 
     yield call
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def process(gateway: FakeGateway, *arguments: str, **options) -> subprocess.Popen:
@@ -236,7 +237,9 @@ def test_a_process_passes_everything_through(gateway: FakeGateway) -> None:
     assert gateway.settled()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_interrupts_release(gateway: FakeGateway, number: int, code: int) -> None:
     one = process(gateway, "run", "--", "sleep", "60")
     assert gateway.started.wait(20)
@@ -246,6 +249,16 @@ def test_interrupts_release(gateway: FakeGateway, number: int, code: int) -> Non
     assert gateway.settled()
     assert b"Traceback" not in err
     assert (b"releasing" in err) is (number == signal.SIGINT)
+
+
+def test_closed_streams_are_nothing_to_read_and_nowhere_to_write(gateway: FakeGateway) -> None:
+    environment = {**os.environ, "SANDMAN_URL": gateway.url, "SANDMAN_TOKEN": TOKEN}
+    run = f"{sys.executable} -m sandman.cli -q run"
+    for line in (f"{run} -- sh -c 'echo hi; exit 3' >&-", f"{run} -i -- sh -c 'cat; exit 3' <&-"):
+        ended = subprocess.run(
+            ["sh", "-c", line], env=environment, capture_output=True, timeout=30, check=False
+        )
+        assert (ended.returncode, b"Traceback" in ended.stderr) == (3, False), ended.stderr
 
 
 def test_an_interrupt_while_waiting_releases_too(gateway: FakeGateway) -> None:

@@ -40,6 +40,15 @@ async def test_a_block_releases_its_sandbox(gateway: FakeGateway) -> None:
 
 
 @on_backends
+@pytest.mark.parametrize("key", ["", "a\nb", "\u00e9", " a", "x" * 201])
+async def test_a_key_that_cannot_be_a_header_is_refused_at_once(gateway, key) -> None:
+    async with Client(gateway.url, TOKEN) as client:
+        with pytest.raises(errors.BadRequestError, match="idempotency_key"):
+            await client.create(idempotency_key=key)
+    assert gateway.requests == []
+
+
+@on_backends
 async def test_options_travel(gateway: FakeGateway) -> None:
     async with Client(gateway.url, TOKEN) as client:
         async with client.sandbox():

@@ -39,6 +39,14 @@ def test_a_block_releases_its_sandbox(gateway: FakeGateway) -> None:
         assert gateway.released
 
 
+@pytest.mark.parametrize("key", ["", "a\nb", "\u00e9", " a", "x" * 201])
+def test_a_key_that_cannot_be_a_header_is_refused_at_once(gateway, key) -> None:
+    with Client(gateway.url, TOKEN) as client:
+        with pytest.raises(errors.BadRequestError, match="idempotency_key"):
+            client.create(idempotency_key=key)
+    assert gateway.requests == []
+
+
 def test_options_travel(gateway: FakeGateway) -> None:
     with Client(gateway.url, TOKEN) as client:
         with client.sandbox():
