@@ -71,7 +71,8 @@ class Archives:
 
 
 def _open(path: bytes, owner: User | None) -> Unpacker:
-    from sandman.unpack import Policy, Unpacker  # noqa: PLC0415
+    from sandman.descent import Policy  # noqa: PLC0415
+    from sandman.unpack import Unpacker  # noqa: PLC0415
 
     is_new = files.make_directories(path, owner)
     given = (owner.uid, owner.gid) if owner is not None and os.geteuid() == 0 else None
