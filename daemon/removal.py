@@ -14,6 +14,8 @@ import stat
 
 from sandman.errors import PathDeniedError
 
+_BATCH = 500
+"""Directories of one directory that are remembered at once: their number may be anything."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
@@ -35,20 +37,21 @@ def remove_tree(path: bytes) -> None:
 
 def _empty(fd: int) -> None:
     """Remove all below the directory, and close its descriptor."""
-    above: list[tuple[str, tuple[int, int]]] = []
+    above: list[tuple[str, tuple[int, int], list[str]]] = []
     try:
-        while True:
-            name = _remove_flat(fd)
-            if name is not None:
-                above.append((name, _identity(fd)))
+        pending = _remove_flat(fd)
+        while pending or above:
+            if pending:
+                name = pending.pop()
+                above.append((name, _identity(fd), pending))
                 fd = _move(fd, name)
-            elif above:
-                name, identity = above.pop()
+                pending = _remove_flat(fd)
+            else:
+                name, identity, siblings = above.pop()
                 fd = _move(fd, "..")
                 _check_back(fd, identity)
                 os.rmdir(name, dir_fd=fd)
-            else:
-                return
+                pending = siblings or _remove_flat(fd)
     finally:
         os.close(fd)
 
@@ -64,16 +67,18 @@ def _move(fd: int, name: str) -> int:
     return new
 
 
-def _remove_flat(fd: int) -> str | None:
-    """Remove what is no directory; the first directory that is left."""
-    first: str | None = None
+def _remove_flat(fd: int) -> list[str]:
+    """Remove what is no directory, up to the first so many directories; those."""
+    found: list[str] = []
     with os.scandir(fd) as entries:
         for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                first = first or entry.name
-            else:
+            if not entry.is_dir(follow_symlinks=False):
                 os.unlink(entry.name, dir_fd=fd)
-    return first
+                continue
+            found.append(entry.name)
+            if len(found) == _BATCH:
+                break
+    return found
 
 
 def _identity(fd: int) -> tuple[int, int]:

@@ -20,7 +20,8 @@ from sandman import tar
 from sandman.errors import PathDeniedError, SandmanError
 from sandman.pack import MAX_DEPTH
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+# Windows has neither; there the client copies single files only.
+_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 class Policy(NamedTuple):

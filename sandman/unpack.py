@@ -22,7 +22,7 @@ from sandman.pack import MAX_TOLD, Skips
 if TYPE_CHECKING:
     from types import TracebackType
 
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 _WHY = {tar.CHARACTER: "device", tar.BLOCK_DEVICE: "device", tar.FIFO: "fifo"}
 
 

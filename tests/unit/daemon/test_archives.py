@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import random
 import socket
 import stat
 import subprocess
@@ -587,3 +588,34 @@ def test_37_nothing_is_unpacked_beside_the_target_when_links_are_not_trusted(
         pytest.raises(errors.TooLargeError),
     ):
         unpacker.feed(made(tar.Member(b"huge", size=1 << 40)))
+
+
+def test_37_whatever_comes_is_unpacked_or_refused(tmp_path: Path) -> None:
+    """Bytes turned at random: an error of ours or of the kernel's, and nothing beside the target."""
+    dice = random.Random(37)  # noqa: S311 - the same each time
+    whole = made(
+        tar.Member(b"a/b", size=700, mtime_ns=5), b"x" * 700, tar.Member(b"l", tar.SYMLINK, link=b"a"),
+        tar.Member(b"n" * 200, tar.HARDLINK, link=b"a/b"), tar.Member(b"a/d/", tar.DIRECTORY),
+    )  # fmt: skip
+    outcomes = set()
+    for number in range(400):
+        data = bytearray(whole)
+        for _ in range(dice.randrange(1, 6)):
+            data[dice.randrange(len(data))] = dice.randrange(256)
+        for start in range(0, len(data), 512):
+            if data[start + 257 : start + 262] == b"ustar" and dice.random() < 0.9:
+                block = data[start : start + 148] + b"        " + data[start + 156 : start + 512]
+                data[start + 148 : start + 156] = b"%06o\0 " % sum(block)
+        policy = descent.Policy(mode_mask=0o777, trusts_links=number % 2 == 0)
+        (tmp_path / "in" / str(number)).mkdir(parents=True)
+        try:
+            with unpack.Unpacker(tmp_path / "in" / str(number), policy) as unpacker:
+                for start in range(0, len(data), 333):
+                    unpacker.feed(bytes(data[start : start + 333]))
+                unpacker.finish()
+            outcomes.add("whole")
+        except (errors.SandmanError, unpack.UnpackError) as error:
+            outcomes.add(type(error).__name__)
+    assert outcomes > {"whole", "BadRequestError"}
+    assert names_in(tmp_path) == ["in"]
+    assert names_in(tmp_path / "in") == sorted(map(str, range(400)))

@@ -204,6 +204,7 @@ def test_38_two_who_make_the_same_directory(tmp_path: Path) -> None:
     assert files.make_directory(bytes(tmp_path / "a"), None, 0o755)
     assert not files.make_directory(bytes(tmp_path / "a"), None, 0o755)
     assert not files.make_directories(b"/", None)
+    assert files.make_directories(bytes(tmp_path / "b" / "c"), None, 0o700)
 
 
 # --- deletion ------------------------------------------------------------------------------------
@@ -243,6 +244,15 @@ def test_38_a_tree_deeper_than_any_path(daemon: Daemon, tmp_path: Path) -> None:
         fd = below
     os.close(fd)
     assert delete(daemon, tmp_path / ("deep" * 10), recursive="1") == 204
+    assert names_in(tmp_path) == []
+
+
+def test_38_a_tree_of_many_directories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(removal, "_BATCH", 3)
+    for number in range(20):
+        (tmp_path / "tree" / str(number) / "a").mkdir(parents=True)
+        (tmp_path / "tree" / f"f{number}").touch()
+    removal.remove_tree(bytes(tmp_path / "tree"))
     assert names_in(tmp_path) == []
 
 

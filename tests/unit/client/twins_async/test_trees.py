@@ -244,6 +244,20 @@ async def test_what_the_local_file_system_refuses(gateway: FakeGateway, tmp_path
     assert caught.value.filename == "n" * 256
 
 
+def test_a_local_file_that_shrinks_is_filled_up(tmp_path) -> None:
+    (tmp_path / "f").write_bytes(b"x" * 1_000_000)
+    sender = local_trees.Sender(tmp_path)
+    sender.open()
+    data = sender.read()
+    os.truncate(tmp_path / "f", 500_000)
+    while piece := sender.read():
+        data += piece
+    sender.close()
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        assert archive.getmember("f").size == 1_000_000
+        assert "became shorter" in archive.getmembers()[-1].pax_headers[tar.SKIPPED]
+
+
 def test_nothing_is_read_or_written_before_it_is_open(tmp_path) -> None:
     assert local_trees.Sender(tmp_path).read() == b""
     with pytest.raises(RuntimeError):
