@@ -592,7 +592,7 @@ def test_37_nothing_is_unpacked_beside_the_target_when_links_are_not_trusted(
 
 def test_37_whatever_comes_is_unpacked_or_refused(tmp_path: Path) -> None:
     """Bytes turned at random: an error of ours or of the kernel's, and nothing beside the target."""
-    dice = random.Random(37)  # noqa: S311 - the same each time
+    dice = random.Random(37)
     whole = made(
         tar.Member(b"a/b", size=700, mtime_ns=5), b"x" * 700, tar.Member(b"l", tar.SYMLINK, link=b"a"),
         tar.Member(b"n" * 200, tar.HARDLINK, link=b"a/b"), tar.Member(b"a/d/", tar.DIRECTORY),
