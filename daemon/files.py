@@ -120,7 +120,8 @@ def make_directory(path: bytes, owner: User | None, mode: int) -> bool:
     try:
         if owner is not None and os.geteuid() == 0:
             os.fchown(fd, owner.uid, owner.gid)
-        os.fchmod(fd, mode)
+        # A directory whose group passes on to what is made in it passes that on, too.
+        os.fchmod(fd, mode | (os.fstat(fd).st_mode & stat.S_ISGID))
     finally:
         os.close(fd)
     return True

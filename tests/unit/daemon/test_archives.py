@@ -11,6 +11,7 @@ import random
 import socket
 import stat
 import subprocess
+import sys
 import tarfile
 import threading
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from daemon import archives
 from daemon.archives import _plain
 from daemon.exchange import CallerGoneError
 from sandman import descent, errors, pack, tar, unpack
-from tests.unit.daemon.harness import Daemon, head, names_in, peak_kib, problem, read_all
+from tests.unit.daemon.harness import ROOT, Daemon, head, names_in, peak_kib, problem, read_all
 from tests.unit.daemon.test_directories import ANY_BYTES
 from tests.unit.daemon.test_files import ODD_NAMES, needs_root
 
@@ -98,6 +99,13 @@ def tree(tmp_path: Path) -> Path:
     root.chmod(0o750)
     yield root
     (root / "read-only").chmod(0o755)
+
+
+def test_the_start_of_a_daemon_does_not_pay_for_archives() -> None:
+    script = "import sys, daemon.serve, daemon.application; print(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()  # fmt: skip
+    assert "daemon.archives" in loaded
+    assert not {"sandman.tar", "sandman.pack", "sandman.unpack", "tarfile", "zlib"} & set(loaded)
 
 
 # --- out -----------------------------------------------------------------------------------------

@@ -205,6 +205,9 @@ def test_38_two_who_make_the_same_directory(tmp_path: Path) -> None:
     assert not files.make_directory(bytes(tmp_path / "a"), None, 0o755)
     assert not files.make_directories(b"/", None)
     assert files.make_directories(bytes(tmp_path / "b" / "c"), None, 0o700)
+    (tmp_path / "a").chmod(0o2775)
+    assert files.make_directories(bytes(tmp_path / "a" / "b"), None)
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o2755
 
 
 # --- deletion ------------------------------------------------------------------------------------
