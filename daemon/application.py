@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from daemon.archives import Archives
+from daemon.directories import Directories
 from daemon.drain import Drain
 from daemon.execution import Executions
 from daemon.handshake import Handshake
@@ -36,6 +38,8 @@ def build(
     handshake = Handshake(sandbox, processes)
     executions = Executions(processes, Drain())
     files = Transfers(sandbox)
+    directories = Directories(sandbox)
+    archives = Archives(sandbox)
     table = {
         "/healthz": {},
         "/v1/claim": {"POST": handshake.claim},
@@ -47,5 +51,10 @@ def build(
             "PUT": files.put,
             "DELETE": files.delete,
         },
+        "/v1/files/stat": {"GET": directories.stat},
+        "/v1/files/list": {"GET": directories.list},
+        "/v1/files/move": {"POST": directories.move},
+        "/v1/files/mkdir": {"POST": directories.mkdir},
+        "/v1/archive": {"GET": archives.get, "PUT": archives.put},
     }
     return Routes(table, config.token_sha256, sandbox.boot_id)

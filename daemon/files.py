@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from sandman.errors import (
     BadRequestError,
+    ConflictError,
     IsADirectoryPathError,
     NoSpaceError,
     NotADirectoryPathError,
@@ -41,6 +42,9 @@ _ERRORS: dict[int, type[SandmanError]] = {
     errno.EIO: PathDeniedError,
     errno.ENOSPC: NoSpaceError,
     errno.EDQUOT: NoSpaceError,
+    errno.EEXIST: ConflictError,
+    errno.EXDEV: PathDeniedError,
+    errno.EMLINK: PathDeniedError,
     errno.EFBIG: TooLargeError,
     errno.ENAMETOOLONG: BadRequestError,
 }
@@ -86,6 +90,43 @@ def remove(path: bytes) -> None:
         os.unlink(path)
 
 
+def make_directories(path: bytes, owner: User | None, mode: int = 0o755) -> bool:
+    """Make a directory and those above it that are missing; whether it was missing itself.
+
+    Args:
+        path: absolute or relative to the daemon's own directory.
+        owner: whose they are, where the daemon may give them away.
+        mode: of the last one; those above get 0755.
+    """
+    path = path.rstrip(b"/")
+    missing: list[bytes] = []
+    while path and _stat(path) is None:
+        missing.append(path)
+        path = os.path.dirname(path)
+    made = False
+    for one in reversed(missing):
+        made = make_directory(one, owner, mode if one == missing[0] else 0o755)
+    return made
+
+
+def make_directory(path: bytes, owner: User | None, mode: int) -> bool:
+    """Make one; False when somebody else just did."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return False
+    # By descriptor: a command may put a link in its place meanwhile.
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if owner is not None and os.geteuid() == 0:
+            os.fchown(fd, owner.uid, owner.gid)
+        # A directory whose group passes on to what is made in it passes that on, too.
+        os.fchmod(fd, mode | (os.fstat(fd).st_mode & stat.S_ISGID))
+    finally:
+        os.close(fd)
+    return True
+
+
 class Writer:
     """A file on its way: invisible until `commit`, gone after `abort`.
 
@@ -94,17 +135,19 @@ class Writer:
     written), they are kept aside and copied over it at the commit.
     """
 
-    def __init__(self, path: bytes, mode: int | None, owner: User | None) -> None:
+    def __init__(
+        self, path: bytes, mode: int | None, owner: User | None, *, gives: bool = False
+    ) -> None:
         # A link is written through: what it points to is what the caller means.
         self._path = os.path.realpath(path) if os.path.islink(path) else path
         self._mode = mode
         self._owner = owner if os.geteuid() == 0 else None
+        self._gives = gives
         self._old = _stat(self._path)
         if self._old is not None and stat.S_ISDIR(self._old.st_mode):
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         if self._path.endswith(b"/"):
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-        self._made: list[bytes] = []
         self._partial: bytes | None = None
         self._fd = self._open()
 
@@ -146,7 +189,7 @@ class Writer:
         if self._old is not None and not stat.S_ISREG(self._old.st_mode):
             return os.memfd_create("upload")
         directory = os.path.dirname(self._path)
-        self._make_parents(directory)
+        make_directories(directory, self._owner)
         # Not derived from the target's name, which may be as long as the file system allows.
         partial = os.path.join(directory, b".sandman-" + os.urandom(8).hex().encode())
         try:
@@ -160,25 +203,11 @@ class Writer:
         self._partial = partial
         return fd
 
-    def _make_parents(self, directory: bytes) -> None:
-        missing: list[bytes] = []
-        while directory and _stat(directory) is None:
-            missing.append(directory)
-            directory = os.path.dirname(directory)
-        for path in reversed(missing):
-            try:
-                os.mkdir(path, 0o755)
-            except FileExistsError:
-                continue
-            if self._owner is not None:
-                # Not through a link that a command has put in its place meanwhile.
-                os.chown(path, self._owner.uid, self._owner.gid, follow_symlinks=False)
-
     def _give_away(self, fd: int) -> None:
-        """The new file belongs to whom the old one did, or to the sandbox's user."""
+        """The new file belongs to whom the old one did, or to the owner: always, when it `gives`."""
         if os.geteuid() != 0:
             return
-        if self._old is not None:
+        if self._old is not None and not self._gives:
             os.fchown(fd, self._old.st_uid, self._old.st_gid)
         elif self._owner is not None:
             os.fchown(fd, self._owner.uid, self._owner.gid)
@@ -201,6 +230,8 @@ class Writer:
                 view = memoryview(data)
                 while view:
                     view = view[os.write(target, view) :]
+            if self._gives:
+                self._give_away(target)
             if self._mode is not None:
                 os.fchmod(target, self._mode)
         finally:

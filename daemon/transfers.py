@@ -6,7 +6,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from daemon import config, http1
+from daemon import config, http1, paths, removal
 from daemon.exchange import CallerGoneError, Response
 from daemon.files import Writer, open_for_reading, remove, translate
 from daemon.replies import dump
@@ -31,7 +31,7 @@ class Transfers:
 
     def get(self, exchange: Exchange) -> None:
         """Send a file, or with HEAD what would be sent."""
-        path = self._path(exchange, set())[0]
+        path = paths.take(exchange, self._sandbox)[0]
         try:
             fd, found = open_for_reading(path)
         except OSError as error:
@@ -43,11 +43,12 @@ class Transfers:
 
     def put(self, exchange: Exchange) -> None:
         """Receive a file, which appears only when it is whole."""
-        path, options = self._path(exchange, {"mode", "sha256"})
-        mode = _mode(options.get("mode"))
+        path, options = paths.take(exchange, self._sandbox, "mode", "sha256", "user")
+        mode = paths.mode(options.get("mode"))
         wanted = options.get("sha256")
+        owner = paths.owner(options.get("user"))
         try:
-            writer = Writer(path, mode, self._sandbox.user)
+            writer = Writer(path, mode, owner or self._sandbox.user, gives=owner is not None)
             try:
                 document = _receive(exchange, writer, wanted)
                 document["mode"] = f"{writer.commit():04o}"
@@ -59,31 +60,16 @@ class Transfers:
         exchange.respond(Response(200, dump(document), names.MEDIA_JSON))
 
     def delete(self, exchange: Exchange) -> None:
-        """Remove a file or an empty directory."""
-        path = self._path(exchange, set())[0]
+        """Remove a file or an empty directory; with `recursive` all that is below, too."""
+        path, options = paths.take(exchange, self._sandbox, "recursive")
         try:
-            remove(path)
+            if paths.flag(options, "recursive"):
+                removal.remove_tree(path)
+            else:
+                remove(path)
         except OSError as error:
             raise translate(error, path) from None
         exchange.respond(Response(204))
-
-    def _path(self, exchange: Exchange, options: set[str]) -> tuple[bytes, dict[str, bytes]]:
-        query = http1.parse_query(exchange.head.query)
-        path = query.pop("path", b"")
-        if not path or b"\0" in path:
-            raise BadRequestError("path must be given, and hold no NUL", field="path")
-        unknown = sorted(query.keys() - options)
-        if unknown:
-            raise BadRequestError(f"unknown option {unknown[0]}", field=unknown[0])
-        return self._sandbox.absolute(path), query
-
-
-def _mode(text: bytes | None) -> int | None:
-    if text is None:
-        return None
-    if not text or len(text) > 5 or text.translate(None, b"01234567") or int(text, 8) > 0o7777:
-        raise BadRequestError("mode must be octal, as in 0644", field="mode")
-    return int(text, 8)
 
 
 def _receive(exchange: Exchange, writer: Writer, wanted: bytes | None) -> dict[str, object]:

@@ -14,11 +14,20 @@ from sandman._async.stream import ExecStream
 from sandman._core.config import Limits
 from sandman._core.faults import CommandError, ConfigurationError
 from sandman._core.retry import Retry
-from sandman._core.values import Event, FileInfo, PoolInfo, SandboxInfo, Stderr, Stdout
+from sandman._core.values import (
+    EntryInfo,
+    Event,
+    FileInfo,
+    PoolInfo,
+    SandboxInfo,
+    Stderr,
+    Stdout,
+    TreeInfo,
+)
 from sandman.wire import ExecResult
 
 __all__ = [
-    "Client", "CommandError", "ConfigurationError", "Event", "ExecOptions", "ExecResult", "ExecStream",
+    "Client", "CommandError", "ConfigurationError", "EntryInfo", "Event", "ExecOptions", "ExecResult", "ExecStream",
     "FileInfo", "Files", "Limits", "PoolInfo", "Retry", "Sandbox", "SandboxInfo", "SandboxOptions",
-    "Stderr", "Stdout",
+    "Stderr", "Stdout", "TreeInfo",
 ]  # fmt: skip

@@ -102,6 +102,7 @@ MEDIA_JSON = "application/json"
 MEDIA_NDJSON = "application/x-ndjson"
 MEDIA_PROBLEM = "application/problem+json"
 MEDIA_BYTES = "application/octet-stream"
+MEDIA_TAR = "application/x-tar"
 
 # --- the client's environment --------------------------------------------------------------------
 

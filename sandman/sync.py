@@ -10,7 +10,16 @@ with Client() as client, client.sandbox(image="python:3.12") as box:
 from sandman._core.config import Limits
 from sandman._core.faults import CommandError, ConfigurationError
 from sandman._core.retry import Retry
-from sandman._core.values import Event, FileInfo, PoolInfo, SandboxInfo, Stderr, Stdout
+from sandman._core.values import (
+    EntryInfo,
+    Event,
+    FileInfo,
+    PoolInfo,
+    SandboxInfo,
+    Stderr,
+    Stdout,
+    TreeInfo,
+)
 from sandman._sync.client import Client, SandboxOptions
 from sandman._sync.files import Files
 from sandman._sync.sandbox import ExecOptions, Sandbox
@@ -18,7 +27,7 @@ from sandman._sync.stream import ExecStream
 from sandman.wire import ExecResult
 
 __all__ = [
-    "Client", "CommandError", "ConfigurationError", "Event", "ExecOptions", "ExecResult", "ExecStream",
+    "Client", "CommandError", "ConfigurationError", "EntryInfo", "Event", "ExecOptions", "ExecResult", "ExecStream",
     "FileInfo", "Files", "Limits", "PoolInfo", "Retry", "Sandbox", "SandboxInfo", "SandboxOptions",
-    "Stderr", "Stdout",
+    "Stderr", "Stdout", "TreeInfo",
 ]  # fmt: skip

@@ -25,7 +25,9 @@ MODE = 0o555
 # Of the shared package only the contract that all programs speak; the client needs what a sandbox
 # does not have.
 SHARED_PACKAGE = "sandman"
-SHARED_MODULES = ("__init__", "errors", "fields", "names", "version", "wire")
+SHARED_MODULES = (
+    "__init__", "descent", "errors", "fields", "names", "pack", "tar", "unpack", "version", "wire",
+)  # fmt: skip
 DAEMON_PACKAGE = "daemon"
 NOT_SHIPPED = ("runtime", "tests")
 

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 FORWARDED = {
     "exec": ["POST"],
     "files": ["GET", "HEAD", "PUT", "DELETE"],
+    "files/stat": ["GET"],
+    "files/list": ["GET"],
+    "files/move": ["POST"],
+    "files/mkdir": ["POST"],
+    "archive": ["GET", "PUT"],
     "info": ["GET"],
 }
 """Paths at the daemon that callers may reach, and by which methods. The claim is not among them."""
@@ -48,7 +53,7 @@ class ForwardRoutes:
         proxy = self._context.proxy
         boot_id = principal.boot_id or await proxy.boot_id(instance)
         # Not of `request.url`, which is put together with the caller's Host header.
-        path = request.scope["path"].rpartition("/")[2]
+        path = request.scope["path"].split("/", 4)[4]
         # The raw query: decoding and encoding again would change names of files.
         query = request.scope["query_string"].decode("latin-1")
         return proxy.forward(instance, boot_id, f"/v1/{path}" + (f"?{query}" if query else ""))

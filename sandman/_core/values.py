@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,4 +104,57 @@ class FileInfo:
             size=int(str(body.get("size", 0))),
             sha256=str(body.get("sha256", "")),
             mode=mode if isinstance(mode, int) else int(str(mode), 8),
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EntryInfo:
+    """What there is at a path. `type`: file, directory, symlink, fifo, device or socket.
+
+    `size` in bytes; `mode` the permission bits; `mtime` in seconds since 1970; `target` of a symlink;
+    `error` of a listed directory that could not be read, as a reason. Names that are no UTF-8 hold
+    surrogate escapes, as `os.fsdecode` makes them.
+    """
+
+    path: str
+    type: str
+    size: int
+    mode: int
+    uid: int
+    gid: int
+    mtime: float
+    target: str | None = None
+    error: str | None = None
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, object]) -> Self:
+        """Parse; members that this version does not know are passed over."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        values = {name: value for name, value in body.items() if name in known}
+        values["mode"] = int(str(body["mode"]), 8)
+        return cls(**values)  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TreeInfo:
+    """What a copy of a directory made: `members` of any type, `bytes` of content.
+
+    `skipped`: name and why of what was left out, special files and links out of the directory among
+    them; the first hundred, while `skipped_count` counts all.
+    """
+
+    members: int
+    bytes: int
+    skipped: tuple[tuple[str, str], ...] = ()
+    skipped_count: int = 0
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, object]) -> Self:
+        """Parse the answer of an upload."""
+        skipped: Any = body.get("skipped", ())
+        return cls(
+            int(str(body["members"])),
+            int(str(body["bytes"])),
+            tuple((str(name), str(why)) for name, why in skipped),
+            int(str(body.get("skipped_count", 0))),
         )

@@ -7,15 +7,18 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 from sandman import names
 from sandman._core import blocking as anyio
 from sandman._core import faults, local_files
+from sandman._core.local_trees import MAX_BYTES, Sender
 from sandman._core.retry import Repeat
-from sandman._core.values import FileInfo
+from sandman._core.values import EntryInfo, FileInfo, TreeInfo
 from sandman._sync.bodies import Body, Data, Source
 from sandman._sync.transport import Answer, Call, Transport
+from sandman._sync.trees import TreeBody, save
 from sandman.errors import (
     CallerError,
     IsADirectoryPathError,
@@ -23,6 +26,12 @@ from sandman.errors import (
     PathNotFoundError,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sandman._sync.trees import Progress
+
+Info = TypeVar("Info", EntryInfo, TreeInfo)
 Remote = str | os.PathLike[str]
 """A path in the sandbox: absolute, or relative to the working directory."""
 
@@ -52,21 +61,36 @@ class Files:
         """
         return (self.read(path)).decode("utf-8", errors)
 
-    def write(self, path: Remote, data: Data, *, mode: int | None = None) -> FileInfo:
+    def write(
+        self,
+        path: Remote,
+        data: Data,
+        *,
+        mode: int | None = None,
+        user: str | int | None = None,
+    ) -> FileInfo:
         """Write the file whole or not at all; parents are made.
 
         Args:
             path: where.
             data: bytes, text (as UTF-8), a binary file from where it stands, or an iterable of bytes.
             mode: permission bits; None: an existing file keeps its own, a new one gets 0644.
+            user: name or uid of the owner; None: an existing file keeps its own, a new one is the
+                sandbox's user's.
 
         Raises:
             InternalError: other bytes arrived than were sent.
+            UserUnsupportedError: no such user, or the sandbox may not give files away.
         """
-        return self._put(path, Source(data), mode)
+        return self._put(path, Source(data), mode, user)
 
     def upload(
-        self, local: str | os.PathLike[str], path: Remote, *, mode: int | None = None
+        self,
+        local: str | os.PathLike[str],
+        path: Remote,
+        *,
+        mode: int | None = None,
+        user: str | int | None = None,
     ) -> FileInfo:
         """Copy one local file into the sandbox; `mode` None: with its permission bits.
 
@@ -75,7 +99,9 @@ class Files:
         """
         file, size, own_mode = anyio.to_thread.run_sync(local_files.open_to_read, local)
         try:
-            return self._put(path, Source(file, size=size), own_mode if mode is None else mode)
+            return self._put(
+                path, Source(file, size=size), own_mode if mode is None else mode, user
+            )
         finally:
             file.close()
 
@@ -89,9 +115,106 @@ class Files:
             mode = int(answer.response.headers.get("sandman-mode", "0644"), 8)
             _save(answer, Path(local), mode & 0o777)
 
-    def delete(self, path: Remote) -> None:
-        """Remove the file, or the empty directory."""
-        self._transport.json(self._call("DELETE", path, repeat=Repeat.UNSENT))
+    def upload_dir(
+        self,
+        local: str | os.PathLike[str],
+        path: Remote,
+        *,
+        user: str | int | None = None,
+        progress: Progress | None = None,
+    ) -> TreeInfo:
+        """Copy what is in a local directory into one of the sandbox, which is made when it is missing.
+
+        Modes, times, links and empty directories are kept; directories that exist keep theirs. An
+        error leaves what had arrived by then.
+
+        Args:
+            local: the directory here.
+            path: the directory there.
+            user: name or uid of the owner; None: the sandbox's user.
+            progress: is called with the bytes sent so far, and None; anew from 0 in another attempt.
+
+        Raises:
+            OSError: the local directory cannot be read.
+        """
+        sender = Sender(local)
+        try:
+            anyio.to_thread.run_sync(sender.open)
+            call = self._call("PUT", path, _user(user), tail="archive")
+            call.headers = {"content-type": names.MEDIA_TAR}
+            call.body = TreeBody(sender, progress)
+            return self._parsed(call, TreeInfo)
+        finally:
+            sender.close()
+
+    def download_dir(
+        self,
+        path: Remote,
+        local: str | os.PathLike[str],
+        *,
+        max_bytes: int | None = MAX_BYTES,
+        progress: Progress | None = None,
+    ) -> TreeInfo:
+        """Copy what is in a directory of the sandbox into a local one, made when it is missing.
+
+        What comes is not trusted: nothing is written outside of `local`, links out of it, devices and
+        FIFOs are skipped, set-uid bits dropped. An error leaves what had arrived by then.
+
+        Args:
+            path: the directory there.
+            local: the directory here.
+            max_bytes: of the whole stream (16 GiB); None: no limit.
+            progress: is called with the bytes so far and their total, None until the end.
+
+        Raises:
+            TooLargeError: more than `max_bytes`.
+            PathDeniedError: also for a name that would leave `local`.
+            OSError: the local directory cannot be written.
+        """
+        with self._transport.open(self._call("GET", path, tail="archive")) as answer:
+            return save(answer, local, max_bytes, self._sandbox, progress)
+
+    def stat(self, path: Remote, *, follow: bool = False) -> EntryInfo:
+        """What there is at the path; of a link the link itself, unless `follow`."""
+        query = "&follow=1" if follow else ""
+        return self._parsed(self._call("GET", path, query, tail="files/stat"), EntryInfo)
+
+    def list(self, path: Remote, *, depth: int = 1) -> Sequence[EntryInfo]:
+        """What is in the directory, by name; with `depth` also in those below it.
+
+        Raises:
+            TooLargeError: more than 50,000 entries.
+        """
+        call = self._call("GET", path, f"&depth={depth}", tail="files/list")
+        answer = self._transport.json(call)
+        try:
+            return [EntryInfo.from_json(entry) for entry in answer["entries"]]  # type: ignore[index]
+        except (KeyError, TypeError, ValueError):
+            raise faults.not_understood("a listing", answer) from None
+
+    def move(self, path: Remote, to: Remote, *, replace: bool = False) -> EntryInfo:
+        """Rename a file or directory, within one file system of the sandbox.
+
+        Raises:
+            ConflictError: `to` exists, without `replace`.
+        """
+        body = {"from": os.fsdecode(path), "to": os.fsdecode(to), "replace": replace}
+        return self._parsed(self._post("files/move", body, Repeat.UNSENT), EntryInfo)
+
+    def mkdir(self, path: Remote, *, parents: bool = False, mode: int = 0o755) -> EntryInfo:
+        """Make a directory; with `parents` those above it, and none of them need be missing.
+
+        Raises:
+            ConflictError: it exists, without `parents`.
+        """
+        body = {"path": os.fsdecode(path), "parents": parents, "mode": f"{mode:04o}"}
+        repeat = Repeat.SAFE if parents else Repeat.UNSENT
+        return self._parsed(self._post("files/mkdir", body, repeat), EntryInfo)
+
+    def delete(self, path: Remote, *, recursive: bool = False) -> None:
+        """Remove the file, or the empty directory; with `recursive` any directory."""
+        query = "&recursive=1" if recursive else ""
+        self._transport.json(self._call("DELETE", path, query, repeat=Repeat.UNSENT))
 
     def exists(self, path: Remote) -> bool:
         """Whether there is a file or a directory."""
@@ -111,8 +234,10 @@ class Files:
         except IsADirectoryPathError:
             return True
 
-    def _put(self, path: Remote, source: Source, mode: int | None) -> FileInfo:
-        query = "" if mode is None else f"&mode={mode:04o}"
+    def _put(
+        self, path: Remote, source: Source, mode: int | None, user: str | int | None
+    ) -> FileInfo:
+        query = _user(user) + ("" if mode is None else f"&mode={mode:04o}")
         if (whole := source.whole) is not None:
             digest = (anyio.to_thread.run_sync(hashlib.sha256, whole)).hexdigest()
             query += f"&sha256={digest}"
@@ -130,11 +255,33 @@ class Files:
             raise faults.altered(os.fspath(path), self._sandbox)
         return info
 
+    def _parsed(self, call: Call, kind: type[Info]) -> Info:
+        answer = self._transport.json(call)
+        try:
+            return kind.from_json(answer)  # type: ignore[arg-type]
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise faults.not_understood("what the call asks for", answer) from None
+
+    def _post(self, tail: str, document: dict[str, object], repeat: Repeat) -> Call:
+        call = Call.with_json("POST", f"{self._path}/{tail}", document)
+        call.repeat, call.sandbox = repeat, self._sandbox
+        return call
+
     def _call(
-        self, method: str, path: Remote, query: str = "", *, repeat: Repeat = Repeat.SAFE
+        self,
+        method: str,
+        path: Remote,
+        query: str = "",
+        *,
+        repeat: Repeat = Repeat.SAFE,
+        tail: str = "files",
     ) -> Call:
-        target = f"{self._path}/files?path={quote(os.fsencode(path), safe='/')}{query}"
+        target = f"{self._path}/{tail}?path={quote(os.fsencode(path), safe='/')}{query}"
         return Call(method, target, repeat=repeat, sandbox=self._sandbox)
+
+
+def _user(user: str | int | None) -> str:
+    return "" if user is None else f"&user={quote(os.fsencode(str(user)), safe='')}"
 
 
 def _save(answer: Answer, local: Path, mode: int) -> None:

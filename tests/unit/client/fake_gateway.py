@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import io
 import json
 import os
 import re
@@ -17,7 +18,9 @@ import selectors
 import shutil
 import signal
 import socket
+import stat
 import subprocess
+import tarfile
 import tempfile
 import threading
 import time
@@ -443,9 +446,55 @@ class FakeGateway:
         connection.json(200, {**told, "mode": f"{path.stat().st_mode & 0o7777:04o}"})
 
     def _delete(self, connection: Connection, request: Request, sandbox: str) -> None:
+        path = self._local(sandbox, request)
         with file_errors(request.query["path"]):
-            self._local(sandbox, request).unlink()
+            if request.query.get("recursive") == "1" and path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
         connection.answer(204)
+
+    def _stat(self, connection: Connection, request: Request, sandbox: str) -> None:
+        path = self._local(sandbox, request)
+        with file_errors(request.query["path"]):
+            connection.json(200, entry(path, follow=request.query.get("follow") == "1"))
+
+    def _list_files(self, connection: Connection, request: Request, sandbox: str) -> None:
+        path = self._local(sandbox, request)
+        pattern = "**/*" if request.query["depth"] != "1" else "*"
+        with file_errors(request.query["path"]):
+            found = [entry(one) for one in sorted(path.glob(pattern))] if path.stat() else []
+        connection.json(200, {"entries": found})
+
+    def _move(self, connection: Connection, request: Request, sandbox: str) -> None:
+        asked = request.json()
+        source, target = (self._root / sandbox / asked[name] for name in ("from", "to"))
+        if target.exists() and not asked["replace"]:
+            raise errors.ConflictError("exists", field="to")
+        with file_errors(asked["from"]):
+            connection.json(200, entry(source.rename(target)))
+
+    def _mkdir(self, connection: Connection, request: Request, sandbox: str) -> None:
+        asked = request.json()
+        path = self._root / sandbox / asked["path"]
+        with file_errors(asked["path"]):
+            path.mkdir(int(asked["mode"], 8), parents=asked["parents"], exist_ok=asked["parents"])
+        connection.json(200, entry(path))
+
+    def _pack(self, connection: Connection, request: Request, sandbox: str) -> None:
+        path, stream = self._local(sandbox, request), io.BytesIO()
+        with file_errors(request.query["path"]), tarfile.open(fileobj=stream, mode="w") as archive:
+            archive.add(path, ".")
+        connection.answer(200, stream.getvalue(), {"content-type": names.MEDIA_TAR})
+
+    def _unpack(self, connection: Connection, request: Request, sandbox: str) -> None:
+        path = self._local(sandbox, request)
+        with tarfile.open(fileobj=io.BytesIO(request.body)) as archive:
+            infos = [info for info in archive.getmembers() if info.name != "."]
+            archive.extractall(path)
+        told = {"path": request.query["path"], "members": len(infos), "skipped": [["f", "fifo"]]}
+        size = sum(info.size for info in infos)
+        connection.json(200, {**told, "bytes": size, "skipped_count": 1})
 
     # --- commands -------------------------------------------------------------------------------
 
@@ -555,6 +604,17 @@ def parse_spec(request: Request) -> wire.ExecSpec:
     return wire.ExecSpec.from_json(wire.load_object(first.payload))._replace(stdin=stdin)
 
 
+def entry(path: Path, *, follow: bool = False) -> dict:
+    status = path.stat() if follow else path.lstat()
+    kinds = {stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
+    found = {
+        "path": str(path), "type": kinds.get(stat.S_IFMT(status.st_mode), "file"),
+        "size": status.st_size, "mode": f"{stat.S_IMODE(status.st_mode):04o}",
+        "uid": status.st_uid, "gid": status.st_gid, "mtime": status.st_mtime, "new_member": 1,
+    }  # fmt: skip
+    return {**found, "target": str(path.readlink())} if found["type"] == "symlink" else found
+
+
 @contextlib.contextmanager
 def file_errors(path: str) -> Iterator[None]:
     try:
@@ -565,6 +625,8 @@ def file_errors(path: str) -> Iterator[None]:
         raise errors.IsADirectoryPathError(f"{path}: is a directory") from None
     except NotADirectoryError:
         raise errors.NotADirectoryPathError(f"{path}: not a directory") from None
+    except FileExistsError:
+        raise errors.ConflictError(f"{path}: exists") from None
 
 
 ROUTES: Iterable[tuple[str, str, Callable]] = (
@@ -579,4 +641,10 @@ ROUTES: Iterable[tuple[str, str, Callable]] = (
     ("HEAD", "/v1/sandboxes/([^/]+)/files", FakeGateway._head),
     ("PUT", "/v1/sandboxes/([^/]+)/files", FakeGateway._write),
     ("DELETE", "/v1/sandboxes/([^/]+)/files", FakeGateway._delete),
+    ("GET", "/v1/sandboxes/([^/]+)/files/stat", FakeGateway._stat),
+    ("GET", "/v1/sandboxes/([^/]+)/files/list", FakeGateway._list_files),
+    ("POST", "/v1/sandboxes/([^/]+)/files/move", FakeGateway._move),
+    ("POST", "/v1/sandboxes/([^/]+)/files/mkdir", FakeGateway._mkdir),
+    ("GET", "/v1/sandboxes/([^/]+)/archive", FakeGateway._pack),
+    ("PUT", "/v1/sandboxes/([^/]+)/archive", FakeGateway._unpack),
 )

@@ -219,6 +219,25 @@ def test_cp_there_and_back(cli, gateway: FakeGateway, tmp_path) -> None:
     assert (absent.exit_code, "path_not_found" in absent.stderr) == (125, True)
 
 
+def test_cp_takes_directories(cli, gateway: FakeGateway, tmp_path) -> None:
+    cli("run", "--keep", "true")
+    (box,) = gateway.sandboxes
+    (tmp_path / "tree" / "sub").mkdir(parents=True)
+    (tmp_path / "tree" / "sub" / "f").write_text("x")
+    os.mkfifo(tmp_path / "tree" / "fifo")
+    sent = cli("cp", tmp_path / "tree", f"{box}:d/")
+    assert (sent.exit_code, "skipped 'f': fifo" in sent.stderr) == (0, True)
+    assert cli("-q", "cp", tmp_path / "tree", f"{box}:e").stderr == ""
+    (tmp_path / "in").mkdir()
+    assert cli("cp", f"{box}:d/tree/", tmp_path / "in").exit_code == 0
+    assert cli("cp", f"{box}:e", tmp_path / "e").exit_code == 0
+    for copy in (tmp_path / "in" / "tree", tmp_path / "e"):
+        assert (copy / "sub" / "f").read_text() == "x"
+    many = answer(200, json.dumps({"members": 1, "bytes": 2, "skipped_count": 500}).encode())
+    gateway.plan("PUT", many)
+    assert "skipped 500 in all" in cli("cp", tmp_path / "e", f"{box}:e").stderr
+
+
 def test_version_and_help(cli) -> None:
     assert __version__ in cli("--version").stdout
     for verb in ("run", "exec", "ls", "release", "cp", "pools"):

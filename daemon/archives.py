@@ -1,0 +1,187 @@
+"""`/v1/archive`: a directory from or to the caller, as one tar."""
+
+# pathlib costs 5 ms at each pod's start.
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from daemon import config, files, http1, paths
+from daemon.exchange import CallerGoneError, Response
+from daemon.replies import dump
+from sandman import names
+from sandman.errors import BadRequestError, SandmanError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from daemon.exchange import Exchange
+    from daemon.state import Sandbox
+    from daemon.users import User
+    from sandman.pack import FilePart, Packer, Skips
+    from sandman.unpack import Unpacker
+
+_CHUNK_BYTES = 8 * 1024 * 1024
+"""One chunk of a large file. Its length is promised before it is read, so it is filled up if need be."""
+_GZIP = b"\x1f\x8b"
+
+
+class Archives:
+    """The handlers of `archive`. What they need is imported at the first call: the start is short."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    def get(self, exchange: Exchange) -> None:
+        """Send a directory."""
+        from sandman.pack import Packer  # noqa: PLC0415
+
+        path = paths.take(exchange, self._sandbox)[0]
+        try:
+            packer = Packer(path)
+        except OSError as error:
+            raise files.translate(error, path) from None
+        try:
+            exchange.begin(200, [("Content-Type", names.MEDIA_TAR)], None)
+            _send(exchange, packer)
+            exchange.send(http1.LAST_CHUNK)
+            exchange.end()
+        finally:
+            packer.close()
+
+    def put(self, exchange: Exchange) -> None:
+        """Unpack a tar."""
+        path, options = paths.take(exchange, self._sandbox, "user")
+        owner = paths.owner(options.get("user")) or self._sandbox.user
+        try:
+            unpacker = _open(path, owner)
+        except OSError as error:
+            raise files.translate(error, path) from None
+        with unpacker:
+            _receive(exchange, unpacker, path)
+            document = {
+                "path": paths.text(path),
+                "members": unpacker.members,
+                "bytes": unpacker.bytes,
+                "skipped": unpacker.skips.told,
+                "skipped_count": unpacker.skips.count,
+            }
+        exchange.respond(Response(200, dump(document), names.MEDIA_JSON))
+
+
+def _open(path: bytes, owner: User | None) -> Unpacker:
+    from sandman.descent import Policy  # noqa: PLC0415
+    from sandman.unpack import Unpacker  # noqa: PLC0415
+
+    is_new = files.make_directories(path, owner)
+    given = (owner.uid, owner.gid) if owner is not None and os.geteuid() == 0 else None
+    return Unpacker(path, Policy(owner=given, is_new=is_new))
+
+
+# --- out -----------------------------------------------------------------------------------------
+
+
+def _send(exchange: Exchange, packer: Packer) -> None:
+    parts = packer.parts()
+    try:
+        for part in parts:
+            if isinstance(part, bytes):
+                exchange.send(http1.encode_chunk(part))
+            else:
+                _send_file(exchange, part, packer.skips)
+    finally:
+        parts.close()  # type: ignore[attr-defined]
+
+
+def _send_file(exchange: Exchange, part: FilePart, skips: Skips) -> None:
+    left, is_short = part.size, False
+    while left:
+        length = min(left, _CHUNK_BYTES)
+        left -= length
+        exchange.send(b"%x\r\n" % length)
+        missing = length if is_short else _sendfile(exchange, part.fd, length)
+        if missing and not is_short:
+            is_short = True
+            skips.add(part.name, "became shorter while it was read: filled up with zeros")
+        while missing:
+            zeros = bytes(min(missing, config.CHUNK_BYTES))
+            missing -= len(zeros)
+            exchange.send(zeros)
+        exchange.send(b"\r\n")
+
+
+def _sendfile(exchange: Exchange, fd: int, length: int) -> int:
+    """From where the file stands; how many of the bytes it has not."""
+    while length:
+        try:
+            sent = os.sendfile(exchange.sock.fileno(), fd, None, length)
+        except BlockingIOError:
+            exchange.wait_writable()
+            continue
+        except OSError as error:
+            if isinstance(error, (ConnectionError, TimeoutError)):
+                raise CallerGoneError(str(error)) from None
+            return _copy(exchange, fd, length)  # the file's fault: not every file system can do it
+        if sent == 0:
+            return length
+        length -= sent
+    return 0
+
+
+def _copy(exchange: Exchange, fd: int, length: int) -> int:
+    """The same by reading; how many of the bytes cannot be read."""
+    try:
+        while length and (data := os.read(fd, min(length, config.CHUNK_BYTES))):
+            exchange.send(data)
+            length -= len(data)
+    except OSError:
+        pass
+    return length
+
+
+# --- in ------------------------------------------------------------------------------------------
+
+
+def _receive(exchange: Exchange, unpacker: Unpacker, path: bytes) -> None:
+    from sandman.unpack import UnpackError  # noqa: PLC0415
+
+    try:
+        for piece in _plain(exchange.body()):
+            unpacker.feed(piece)
+        unpacker.finish()
+    except UnpackError as failure:
+        place = path.rstrip(b"/") + b"/" + failure.name
+        error = files.translate(failure.error, place)
+        error.facts.update(unpacker.facts())
+        raise error from None
+    except SandmanError as error:
+        error.facts.update(unpacker.facts())
+        raise
+
+
+def _plain(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The tar, when it came gzipped, too. A bomb costs time and disk as any tar does, never memory."""
+    import zlib  # noqa: PLC0415
+
+    early = b""
+    for piece in pieces:
+        early += piece
+        if len(early) >= len(_GZIP):
+            break
+    if not early.startswith(_GZIP):
+        yield early
+        yield from pieces
+        return
+    gzip = zlib.decompressobj(wbits=31)
+    try:
+        while early or (early := next(pieces, b"")):
+            yield gzip.decompress(early, config.CHUNK_BYTES)
+            early = gzip.unconsumed_tail
+            if gzip.eof:
+                for _ in pieces:
+                    pass  # zeros, if anything
+                return
+    except zlib.error as error:
+        raise BadRequestError(f"the gzipped tar is broken: {error}", field="body") from None
+    raise BadRequestError("the gzipped tar is cut short", field="body")

@@ -1,0 +1,95 @@
+"""Files and directories from the client through the real gateway to the real daemon: points 36 to 38."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+
+from sandman import errors
+from sandman.client import Client
+from tests.unit.client.twins_async.test_trees import ODD, make_tree, snapshot
+
+# httpx leaves the generators of a body that is not read to its end to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")
+
+
+async def test_37_a_directory_there_and_back(bed, tmp_path):
+    made = await bed.allocate()
+    local, there = tmp_path / "local", tmp_path / "there"
+    make_tree(local)
+    async with Client(bed.url, made["token"], ca=bed.trust) as client:
+        files = client.attach(made["id"]).files
+        sent = await files.upload_dir(local, there)
+        assert (sent.members, sent.bytes, sent.skipped) == (6, 1_000_013, (("fifo", "fifo"),))
+        assert snapshot(there) == snapshot(local)
+        os.mkfifo(there / ODD.replace(" ", "x"))
+        (there / "out").symlink_to("/etc/passwd")
+        got = await files.download_dir(there, tmp_path / "back")
+        assert sorted(got.skipped) == [
+            ("out", "link out of the directory"), (ODD.replace(" ", "x"), "fifo"),
+        ]  # fmt: skip
+        assert snapshot(tmp_path / "back") == snapshot(local)
+        with pytest.raises(errors.TooLargeError):
+            await files.download_dir(there, tmp_path / "more", max_bytes=100_000)
+        with pytest.raises(errors.NotADirectoryPathError):
+            await files.download_dir(there / "script", tmp_path / "more")
+        # Each of these left the connection, and the daemon, in order.
+        assert (await files.stat(there)).type == "directory"
+
+
+async def test_38_what_there_is_and_what_is_made_of_it(bed, tmp_path):
+    made = await bed.allocate()
+    async with Client(bed.url, made["token"], ca=bed.trust) as client:
+        files = client.attach(made["id"]).files
+        root = tmp_path / ODD
+        await files.mkdir(root / "a" / "b", parents=True, mode=0o700)
+        await files.write(root / "f", b"12345")
+        await files.move(root / "f", root / "a" / "g+%20")
+        listed = await files.list(root, depth=3)
+        assert [entry.path for entry in listed] == [
+            str(root / "a"), str(root / "a" / "b"), str(root / "a" / "g+%20"),
+        ]  # fmt: skip
+        assert [entry.type for entry in listed] == ["directory", "directory", "file"]
+        (root / "link").symlink_to(ODD)
+        found = await files.stat(root / "link")
+        assert (found.type, found.target) == ("symlink", ODD)
+        with pytest.raises(errors.PathNotFoundError):
+            await files.stat(root / "link", follow=True)
+        with pytest.raises(errors.ConflictError):
+            await files.move(root / "link", root / "a")
+        with pytest.raises(errors.IsADirectoryPathError):
+            await files.delete(root)
+        await files.delete(root, recursive=True)
+        assert not await files.exists(root)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files away")
+async def test_29_a_file_and_a_directory_for_somebody(bed, tmp_path):
+    made = await bed.allocate()
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "f").touch()
+    async with Client(bed.url, made["token"], ca=bed.trust) as client:
+        files = client.attach(made["id"]).files
+        await files.write(tmp_path / "f", b"", user=1234, mode=0o640)
+        assert (tmp_path / "f").stat().st_uid == 1234
+        assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o640
+        await files.upload_dir(tmp_path / "local", tmp_path / "d", user="1234")
+        assert (tmp_path / "d" / "f").stat().st_uid == 1234
+        with pytest.raises(errors.UserUnsupportedError):
+            await files.write(tmp_path / "f", b"", user="no-such-user")
+
+
+async def test_only_exact_paths_are_forwarded(bed):
+    made = await bed.allocate()
+    for tail in ("files/other", "files/stat/x", "archive/x", "files//stat", "claim"):
+        answer = await bed.client.get(
+            f"/v1/sandboxes/{made['id']}/{tail}", params={"path": "/"}, headers=bed.as_("acme")
+        )
+        assert answer.status_code == 404, tail
+    for tail in ("files/stat", "files/list", "archive"):
+        answer = await bed.client.post(
+            f"/v1/sandboxes/{made['id']}/{tail}", headers=bed.as_("acme")
+        )
+        assert answer.status_code == 405, tail
