@@ -25,7 +25,7 @@ MODE = 0o555
 # Of the shared package only the contract that all programs speak; the client needs what a sandbox
 # does not have.
 SHARED_PACKAGE = "sandman"
-SHARED_MODULES = ("__init__", "errors", "fields", "names", "version", "wire")
+SHARED_MODULES = ("__init__", "errors", "fields", "handles", "names", "version", "wire")
 DAEMON_PACKAGE = "daemon"
 NOT_SHIPPED = ("runtime", "tests")
 

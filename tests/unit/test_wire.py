@@ -75,6 +75,9 @@ specs = st.builds(
     output_limit=st.integers(0, wire.MAX_OUTPUT_LIMIT),
     login=st.booleans(),
     exec_id=st.none() | st.text("abc._-", min_size=1, max_size=64),
+    detached=st.booleans(),
+    attached_grace_s=st.none() | st.floats(0.001, wire.MAX_ATTACHED_GRACE_S),
+    stdin_open=st.booleans(),
 )
 
 
