@@ -115,7 +115,10 @@ class Attachment:
             if now >= self._deadline:
                 self.timed_out = True
                 self._stop = self._begin_stop(now)
-            elif self._process.stop_asked or now >= self._alone_until():
+            elif self._process.stop_asked:
+                self._stop = self._begin_stop(now)
+            elif now >= self._alone_until():
+                self._process.is_abandoned = True
                 self._stop = self._begin_stop(now)
         if self._stop is not None and not self._stop.is_done and now >= self._stop.next_at:
             self._stop.step(now)

@@ -41,6 +41,7 @@ def ended(
         exit_code=code,
         signal=number,
         timed_out=timed_out,
+        abandoned=process.is_abandoned,
         stdout_bytes=stdout.total,
         stderr_bytes=stderr.total if stderr else 0,
         oom_killed=is_greater(after.oom_kills, process.before.oom_kills),

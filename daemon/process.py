@@ -81,6 +81,8 @@ class Process:
         self.is_settled = False
         """Nothing changes any more: result or failure and all output are there."""
         self.stop_asked = False
+        self.is_abandoned = False
+        """It was ended because nobody read it any more."""
         self.is_held = False
         """Its output waits for a reader."""
         self._readers: list[Reader] = []

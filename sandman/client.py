@@ -9,16 +9,19 @@ async with Client() as client, client.sandbox(image="python:3.12") as box:
 
 from sandman._async.client import Client, SandboxOptions
 from sandman._async.files import Files
+from sandman._async.follow import Follow
+from sandman._async.process import Process
 from sandman._async.sandbox import ExecOptions, Sandbox
 from sandman._async.stream import ExecStream
 from sandman._core.config import Limits
 from sandman._core.faults import CommandError, ConfigurationError
 from sandman._core.retry import Retry
 from sandman._core.values import Event, FileInfo, PoolInfo, SandboxInfo, Stderr, Stdout
+from sandman.handles import Gap, ProcessInfo
 from sandman.wire import ExecResult
 
 __all__ = [
     "Client", "CommandError", "ConfigurationError", "Event", "ExecOptions", "ExecResult", "ExecStream",
-    "FileInfo", "Files", "Limits", "PoolInfo", "Retry", "Sandbox", "SandboxInfo", "SandboxOptions",
-    "Stderr", "Stdout",
+    "FileInfo", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process", "ProcessInfo", "Retry",
+    "Sandbox", "SandboxInfo", "SandboxOptions", "Stderr", "Stdout",
 ]  # fmt: skip

@@ -192,7 +192,8 @@ class ExecResult(NamedTuple):
     """How a command ended. A failure of the command is told here, never raised.
 
     `exit_code` is the shell's convention: 0-255, 128 + n when killed by signal n (then `signal` is
-    n), 127 no such program, 126 not executable (then `start_error` says which). `stdout` and
+    n), 127 no such program, 126 not executable (then `start_error` says which). `abandoned`: the daemon
+    ended it because nobody read it any more. `stdout` and
     `stderr` are exact bytes, up to the output limit: head and tail when `*_truncated`, while
     `*_bytes` counts all that the command wrote. Times in seconds, memory in bytes; None: not measured.
     """
@@ -200,6 +201,7 @@ class ExecResult(NamedTuple):
     exit_code: int
     signal: int | None = None
     timed_out: bool = False
+    abandoned: bool = False
     start_error: str | None = None
     stdout: bytes = b""
     stderr: bytes = b""
@@ -218,7 +220,7 @@ class ExecResult(NamedTuple):
     @property
     def ok(self) -> bool:
         """Whether the command ended by itself with exit code 0."""
-        return self.exit_code == 0 and not self.timed_out
+        return self.exit_code == 0 and not self.timed_out and not self.abandoned
 
     @property
     def stdout_text(self) -> str:
