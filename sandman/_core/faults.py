@@ -169,7 +169,9 @@ def _diagnose(error: Exception, url: str) -> tuple[str, bool]:
                 True,
             )
         if isinstance(cause, ssl.SSLError):
-            return f"no TLS with {url}: {cause.reason or cause}. Is it http:// ?", True
+            # A connection that broke in the middle of it says nothing about the other side's TLS.
+            lasting = not isinstance(cause, ssl.SSLEOFError)
+            return f"no TLS with {url}: {cause.reason or cause}. Is it http:// ?", lasting
         if isinstance(cause, socket.gaierror):
             return (
                 f"cannot find the host of {url}: {cause.strerror}. Check {names.ENV_URL}",

@@ -222,7 +222,10 @@ def test_52_the_same_name_with_another_command_is_a_conflict(daemon: Daemon, cha
 
 
 def test_52_exec_with_a_known_name_attaches(daemon: Daemon, tmp_path) -> None:
-    body = {"shell": f"echo x >> {tmp_path}/runs; echo a; sleep 0.5; echo b", "exec_id": "again"}
+    body = {
+        "shell": f"echo x >> {tmp_path}/runs; echo a; sleep 0.5; echo b",
+        "exec_id": "p52-again",
+    }
     answers: list[wire.ExecResult] = []
     frames: list[wire.Frame] = []
     threads = [

@@ -47,12 +47,14 @@ async def test_26_follow_gives_events_then_the_result(way: Way) -> None:
         async with process.follow() as output:
             with pytest.raises(RuntimeError, match="has not ended"):
                 _ = output.result
-            async for event in output:
-                seen.append(event)  # noqa: PERF401
+            while (event := await anext(output, None)) is not None:
+                seen.append(event)
         assert seen == [Stdout(b"a\n"), Stderr(b"b\n")]
         assert output.result.exit_code == 5
         rest = process.follow(stdout=1)
-        assert [event async for event in rest] == [Stdout(b"\n"), Stderr(b"b\n")]
+        assert await anext(rest) == Stdout(b"\n")
+        assert await anext(rest) == Stderr(b"b\n")
+        assert await anext(rest, None) is None
         assert rest.result.exit_code == 5
 
 

@@ -46,12 +46,14 @@ def test_26_follow_gives_events_then_the_result(way: Way) -> None:
         with process.follow() as output:
             with pytest.raises(RuntimeError, match="has not ended"):
                 _ = output.result
-            for event in output:
-                seen.append(event)  # noqa: PERF401
+            while (event := next(output, None)) is not None:
+                seen.append(event)
         assert seen == [Stdout(b"a\n"), Stderr(b"b\n")]
         assert output.result.exit_code == 5
         rest = process.follow(stdout=1)
-        assert [event for event in rest] == [Stdout(b"\n"), Stderr(b"b\n")]
+        assert next(rest) == Stdout(b"\n")
+        assert next(rest) == Stderr(b"b\n")
+        assert next(rest, None) is None
         assert rest.result.exit_code == 5
 
 
