@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 import anyio
 
 from sandman import names
+from sandman._async.lanes import CLOSE_LIMIT_S
 from sandman._async.stream import ExecStream
 from sandman._async.transport import Call
 from sandman._core import faults
@@ -77,14 +78,16 @@ class Follow:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.aclose(whole=error is None or isinstance(error, Exception))
+        with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+            await self.aclose(whole=error is None or isinstance(error, Exception))
 
     async def aclose(self, *, whole: bool = True) -> None:
         """Stop reading; not `whole`: the reading was cancelled somewhere."""
         answer, self._answer = self._answer, None
         self._stream = None
         if answer is not None:
-            await self._transport.end(answer, whole=whole)
+            with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+                await self._transport.end(answer, whole=whole)
 
     @property
     def result(self) -> ExecResult:

@@ -202,9 +202,10 @@ class Sandbox:
         except SandmanError:
             raise
         except BaseException as error:
-            await output.aclose(whole=isinstance(error, Exception))
-            if call.sent:
-                await self._kill_quietly(process)
+            with anyio.move_on_after(KILL_LIMIT_S, shield=True):
+                await output.aclose(whole=isinstance(error, Exception))
+                if call.sent:
+                    await _kill_quietly(process)
             raise
         result = self._judge(output.result, output, kept)
         if check and not result.ok:
@@ -223,11 +224,6 @@ class Sandbox:
             stdout_truncated=kept["stdout"].truncated or "stdout" in lacking,
             stderr_truncated=kept["stderr"].truncated or "stderr" in lacking,
         )
-
-    async def _kill_quietly(self, process: Process) -> None:
-        """A cancelled command ends at once; where that cannot be said, its grace ends it."""
-        with anyio.move_on_after(KILL_LIMIT_S, shield=True), suppress(SandmanError):
-            await process.kill(patience_s=KILL_LIMIT_S)
 
     def _call(self, spec: ExecSpec, source: Source | None) -> Call:
         streamed = source is not None and (source.size is None or source.size > INLINE_STDIN_BYTES)
@@ -281,3 +277,9 @@ def parse_info(answer: object) -> SandboxInfo:
     if not isinstance(answer, dict) or "id" not in answer:
         raise faults.not_understood("a sandbox", answer)
     return SandboxInfo.from_json(answer)
+
+
+async def _kill_quietly(process: Process) -> None:
+    """A cancelled command ends at once; where that cannot be said, its grace ends it."""
+    with suppress(SandmanError):
+        await process.kill(patience_s=KILL_LIMIT_S)

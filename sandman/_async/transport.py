@@ -151,7 +151,8 @@ class Transport:
             whole = isinstance(error, Exception)
             raise
         finally:
-            await self.end(answer, whole=whole)
+            with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+                await self.end(answer, whole=whole)
 
     async def begin(self, call: Call) -> Answer:
         """The same for an answer that outlives the block, until `end`."""
@@ -160,9 +161,8 @@ class Transport:
 
     async def end(self, answer: Answer, *, whole: bool = True) -> None:
         """Close an answer, read to its end or not; not `whole`: it was cancelled somewhere."""
-        with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
-            await answer.chunks.aclose()
-            await self._lanes.give(answer.lane, whole=whole)
+        await answer.chunks.aclose()
+        await self._lanes.give(answer.lane, whole=whole)
 
     async def _attempt(self, attempt: Attempt) -> Answer:
         lane = await self._lanes.take()
@@ -181,7 +181,8 @@ class Transport:
             whole = isinstance(error, Exception)
             raise
         finally:
-            await self.end(answer, whole=whole)
+            with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+                await self.end(answer, whole=whole)
 
     async def _persist(self, call: Call, *, read: bool) -> tuple[Answer, object]:
         limits = self.settings.limits

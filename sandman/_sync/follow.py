@@ -12,6 +12,7 @@ from sandman._core import blocking as anyio
 from sandman._core import faults
 from sandman._core.config import EXEC_SILENCE_S
 from sandman._core.retry import Patience, Repeat, Retry
+from sandman._sync.lanes import CLOSE_LIMIT_S
 from sandman._sync.stream import ExecStream
 from sandman._sync.transport import Call
 from sandman.errors import NotFoundError, OutcomeUnknownError, SandmanError
@@ -78,14 +79,16 @@ class Follow:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close(whole=error is None or isinstance(error, Exception))
+        with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+            self.close(whole=error is None or isinstance(error, Exception))
 
     def close(self, *, whole: bool = True) -> None:
         """Stop reading; not `whole`: the reading was cancelled somewhere."""
         answer, self._answer = self._answer, None
         self._stream = None
         if answer is not None:
-            self._transport.end(answer, whole=whole)
+            with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+                self._transport.end(answer, whole=whole)
 
     @property
     def result(self) -> ExecResult:

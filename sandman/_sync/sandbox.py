@@ -203,9 +203,10 @@ class Sandbox:
         except SandmanError:
             raise
         except BaseException as error:
-            output.close(whole=isinstance(error, Exception))
-            if call.sent:
-                self._kill_quietly(process)
+            with anyio.move_on_after(KILL_LIMIT_S, shield=True):
+                output.close(whole=isinstance(error, Exception))
+                if call.sent:
+                    _kill_quietly(process)
             raise
         result = self._judge(output.result, output, kept)
         if check and not result.ok:
@@ -224,11 +225,6 @@ class Sandbox:
             stdout_truncated=kept["stdout"].truncated or "stdout" in lacking,
             stderr_truncated=kept["stderr"].truncated or "stderr" in lacking,
         )
-
-    def _kill_quietly(self, process: Process) -> None:
-        """A cancelled command ends at once; where that cannot be said, its grace ends it."""
-        with anyio.move_on_after(KILL_LIMIT_S, shield=True), suppress(SandmanError):
-            process.kill(patience_s=KILL_LIMIT_S)
 
     def _call(self, spec: ExecSpec, source: Source | None) -> Call:
         streamed = source is not None and (source.size is None or source.size > INLINE_STDIN_BYTES)
@@ -282,3 +278,9 @@ def parse_info(answer: object) -> SandboxInfo:
     if not isinstance(answer, dict) or "id" not in answer:
         raise faults.not_understood("a sandbox", answer)
     return SandboxInfo.from_json(answer)
+
+
+def _kill_quietly(process: Process) -> None:
+    """A cancelled command ends at once; where that cannot be said, its grace ends it."""
+    with suppress(SandmanError):
+        process.kill(patience_s=KILL_LIMIT_S)

@@ -153,7 +153,8 @@ class Transport:
             whole = isinstance(error, Exception)
             raise
         finally:
-            self.end(answer, whole=whole)
+            with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+                self.end(answer, whole=whole)
 
     def begin(self, call: Call) -> Answer:
         """The same for an answer that outlives the block, until `end`."""
@@ -162,9 +163,8 @@ class Transport:
 
     def end(self, answer: Answer, *, whole: bool = True) -> None:
         """Close an answer, read to its end or not; not `whole`: it was cancelled somewhere."""
-        with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
-            answer.chunks.close()
-            self._lanes.give(answer.lane, whole=whole)
+        answer.chunks.close()
+        self._lanes.give(answer.lane, whole=whole)
 
     def _attempt(self, attempt: Attempt) -> Answer:
         lane = self._lanes.take()
@@ -183,7 +183,8 @@ class Transport:
             whole = isinstance(error, Exception)
             raise
         finally:
-            self.end(answer, whole=whole)
+            with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+                self.end(answer, whole=whole)
 
     def _persist(self, call: Call, *, read: bool) -> tuple[Answer, object]:
         limits = self.settings.limits
