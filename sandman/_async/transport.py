@@ -17,7 +17,7 @@ from sandman._async.bodies import Body, FramedBody, Source
 from sandman._async.lanes import CLOSE_LIMIT_S, Lane, Lanes
 from sandman._core import faults
 from sandman._core.retry import Patience, Repeat, Retry, Voice
-from sandman.errors import SandmanError
+from sandman.errors import SandmanError, UnreachableError
 from sandman.version import __version__
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ class Transport:
         self._on_retry = on_retry
         self._lanes = Lanes(settings)
         self._voice = Voice()
+        self._has_worked = False
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -192,8 +193,12 @@ class Transport:
             attempt = Attempt(call, self.settings)
             try:
                 answer = await self._attempt(attempt)
+                self._has_worked = True
                 return answer, await self._read(answer) if read else None
             except SandmanError as error:
+                if self._has_worked and isinstance(error, UnreachableError):
+                    # Names and TLS were right before: a handshake that broke off will be again.
+                    error.retryable = True
                 pause = patience.pause(
                     error,
                     sent=attempt.sent,

@@ -169,9 +169,7 @@ def _diagnose(error: Exception, url: str) -> tuple[str, bool]:
                 True,
             )
         if isinstance(cause, ssl.SSLError):
-            # A connection that broke in the middle of it says nothing about the other side's TLS.
-            lasting = not isinstance(cause, ssl.SSLEOFError)
-            return f"no TLS with {url}: {cause.reason or cause}. Is it http:// ?", lasting
+            return f"no TLS with {url}: {cause.reason or cause}. Is it http:// ?", True
         if isinstance(cause, socket.gaierror):
             return (
                 f"cannot find the host of {url}: {cause.strerror}. Check {names.ENV_URL}",

@@ -19,7 +19,7 @@ from sandman._core import faults
 from sandman._core.retry import Patience, Repeat, Retry, Voice
 from sandman._sync.bodies import Body, FramedBody, Source
 from sandman._sync.lanes import CLOSE_LIMIT_S, Lane, Lanes
-from sandman.errors import SandmanError
+from sandman.errors import SandmanError, UnreachableError
 from sandman.version import __version__
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ class Transport:
         self._on_retry = on_retry
         self._lanes = Lanes(settings)
         self._voice = Voice()
+        self._has_worked = False
 
     def close(self) -> None:
         """Close all connections."""
@@ -194,8 +195,12 @@ class Transport:
             attempt = Attempt(call, self.settings)
             try:
                 answer = self._attempt(attempt)
+                self._has_worked = True
                 return answer, self._read(answer) if read else None
             except SandmanError as error:
+                if self._has_worked and isinstance(error, UnreachableError):
+                    # Names and TLS were right before: a handshake that broke off will be again.
+                    error.retryable = True
                 pause = patience.pause(
                     error,
                     sent=attempt.sent,
