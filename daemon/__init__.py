@@ -3,7 +3,7 @@
 It runs in images that it knows nothing of, beside processes that may be hostile, as a static Python
 with a cut-down standard library. Hence the charter:
 
-- Standard library only, and of this repository only `sandman.{wire,names,errors,version}`.
+- Standard library only, and of this repository only `sandman.{wire,handles,fields,names,errors,version}`.
 - Nothing of the image is needed: no shell, libc, user, /proc, /dev, /tmp, writable root. What is
   there is used; what is not makes one call fail with a typed error, never the daemon.
 - A thread a connection, blocking calls, `poll`: asyncio would double memory and start time. Every
@@ -15,10 +15,11 @@ with a cut-down standard library. Hence the charter:
 
 A request's way, and with it the imports, from the top down: `__main__` opens the `listener` and
 starts `serve` (composition root) with `server` (threads) and `front` (health); `application` (what
-serves which path) and `routes` (who may); `execution`, `transfers`, `handshake` (one conversation
-each); `replies` and `uploads` (JSON and frames); `attach` (bytes between a command and its caller),
-`outcome` and `connection`; `stop` (ends trees) and `exchange`; `processes` (the table), `drain` and
-`http1` (sans-IO); `launch` (what to start) and `streams` (its pipes); `spawn` (starts it) and
-`state`; `init` (reaps) and `files`; at the bottom `users`, `tree`, `usage`, `outputs`, `kernel`,
-`signals`, `log`, `config`. `delivery` is the sub-command `copy`.
+serves which path) and `routes` (who may); `execution`, `handles`, `transfers`, `handshake` (one
+conversation each); `runner` (sees a command through) and `follow` (who reads one that others started);
+`replies` and `uploads` (JSON and frames); `attach` (bytes between a command and its caller), `outcome`
+and `connection`; `stop` (ends trees) and `exchange`; `processes` (the table), `drain` and `http1`
+(sans-IO); `process` (one command, its readers) and `launch` (what to start); `streams` (its pipes);
+`spawn` (starts it) and `state`; `init` (reaps) and `files`; at the bottom `users`, `tree`, `usage`,
+`outputs`, `kernel`, `signals`, `log`, `config`. `delivery` is the sub-command `copy`.
 """

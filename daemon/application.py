@@ -8,9 +8,11 @@ from daemon.archives import Archives
 from daemon.directories import Directories
 from daemon.drain import Drain
 from daemon.execution import Executions
+from daemon.handles import Handles
 from daemon.handshake import Handshake
 from daemon.processes import Processes
 from daemon.routes import Routes
+from daemon.runner import Runner
 from daemon.state import Sandbox
 from daemon.transfers import Transfers
 from daemon.usage import Meter
@@ -36,7 +38,9 @@ def build(
     sandbox = Sandbox(environment, workdir)
     processes = Processes(sandbox, reaper, Meter())
     handshake = Handshake(sandbox, processes)
-    executions = Executions(processes, Drain())
+    runner = Runner(processes, Drain())
+    executions = Executions(processes, runner)
+    handles = Handles(processes, runner)
     files = Transfers(sandbox)
     directories = Directories(sandbox)
     archives = Archives(sandbox)
@@ -45,6 +49,11 @@ def build(
         "/v1/claim": {"POST": handshake.claim},
         "/v1/info": {"GET": handshake.info},
         "/v1/exec": {"POST": executions.run},
+        "/v1/processes": {"GET": handles.list, "POST": handles.start},
+        "/v1/processes/{}": {"GET": handles.get, "DELETE": handles.kill},
+        "/v1/processes/{}/output": {"GET": handles.output},
+        "/v1/processes/{}/stdin": {"POST": handles.stdin},
+        "/v1/processes/{}/signal": {"POST": handles.signal},
         "/v1/files": {
             "GET": files.get,
             "HEAD": files.get,

@@ -1,6 +1,7 @@
 """Moves bytes between a running command and its caller, in the caller's own thread.
 
-One `poll` over the command's pipes, its end, and the caller's connection. Order matters at the end:
+A command without a caller of its own has a thread of its own. Who reads it from other threads is woken
+after each read. One `poll` over the command's pipes, its end, and the caller's connection. Order matters at the end:
 first the end is seen, then the pipes are asked how much they hold; that much the leader wrote, and
 it is read whatever comes. A background child that still holds a pipe gets DRAIN_S and no more.
 """
@@ -13,13 +14,13 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from daemon.exchange import CallerGoneError
-from daemon.processes import iter_open
+from daemon.process import iter_open
 from sandman.errors import SandmanError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from daemon.processes import Process
+    from daemon.process import Cursors, Process
     from daemon.stop import Stop
     from daemon.streams import Stream
 
@@ -29,6 +30,10 @@ DRAIN_S = 0.05
 
 class Caller(Protocol):
     """Who gets the output."""
+
+    @property
+    def pace(self) -> Cursors | None:
+        """How far it has come; None: it does not hold the command up."""
 
     def fileno(self) -> int:
         """Of the connection."""
@@ -55,7 +60,7 @@ class Attachment:
     def __init__(
         self,
         process: Process,
-        caller: Caller,
+        caller: Caller | None,
         begin_stop: Callable[[float], Stop],
         timeout_s: float | None,
         scratch: memoryview,
@@ -64,7 +69,7 @@ class Attachment:
         self.caller_error: Exception | None = None
         """Set when the caller ended the conversation, or broke its rules."""
         self._process = process
-        self._caller: Caller | None = caller
+        self._caller = caller
         self._begin_stop = begin_stop
         self._stop: Stop | None = None
         self._deadline = process.started + timeout_s if timeout_s else math.inf
@@ -79,6 +84,8 @@ class Attachment:
         Args:
             begin: the caller's first act, whose failure already ends the command.
         """
+        if self._caller is not None:
+            self._process.lead(self._caller.pace)
         self._talk(begin)
         while not self._is_over(now := time.monotonic()):
             self._keep_time(now)
@@ -108,15 +115,24 @@ class Attachment:
             if now >= self._deadline:
                 self.timed_out = True
                 self._stop = self._begin_stop(now)
-            elif self._caller is None:
+            elif self._process.stop_asked:
+                self._stop = self._begin_stop(now)
+            elif now >= self._alone_until():
+                self._process.is_abandoned = True
                 self._stop = self._begin_stop(now)
         if self._stop is not None and not self._stop.is_done and now >= self._stop.next_at:
             self._stop.step(now)
         if self._caller is not None:
             self._talk(self._caller.take)
 
-    def _has_room(self) -> bool:
-        return self._caller is None or self._caller.accepts()
+    def _alone_until(self) -> float:
+        """When the command has been without a reader for too long."""
+        if self._caller is not None:
+            return math.inf
+        if self.caller_error is not None and not isinstance(self.caller_error, CallerGoneError):
+            return -math.inf  # who breaks the rules will not come back
+        until = self._process.alone_until
+        return math.inf if until is None else until
 
     def _wait_ms(self) -> int:
         now = time.monotonic()
@@ -124,10 +140,11 @@ class Attachment:
         # Once that is over, a caller without room is all that there is to wait for.
         if self._process.end is not None and (now < self._drain_until or self._has_room()):
             times.append(self._drain_until)
-        if self._stop is not None and math.isinf(self._drain_until):
-            times.append(self._stop.next_at)
+        if self._stop is not None:
+            if math.isinf(self._drain_until):
+                times.append(self._stop.next_at)
         elif self._process.end is None:
-            times.append(self._deadline)
+            times += [self._deadline, self._alone_until()]
         if self._caller is not None:
             times.append(self._caller.next_at())
         wait = min(times, default=math.inf) - now
@@ -135,9 +152,7 @@ class Attachment:
 
     def _watch(self) -> None:
         """Tell the poll what matters now."""
-        wanted: dict[int, int] = {}
-        if self._process.end is None:
-            wanted[self._process.wake] = select.POLLIN
+        wanted: dict[int, int] = {self._process.wake: select.POLLIN}
         # With no room for output the pipes are not even watched: their hang-up would wake us anew
         # and anew. So a slow reader slows the command, and no byte is lost or kept.
         if self._has_room():
@@ -157,7 +172,18 @@ class Attachment:
             self._poll.register(fd, events)
         self._polled = wanted
 
+    def _has_room(self) -> bool:
+        """Whether whoever sets the pace has room for more."""
+        caller = self._caller
+        if caller is not None and self._process.leads(caller.pace):
+            return caller.accepts()
+        is_ending = self._stop is not None or self._process.end is not None
+        return is_ending or self._process.accepts()
+
     def _dispatch(self, fd: int, events: int) -> None:
+        if fd == self._process.wake:
+            self._process.clear()
+            return
         for stream in iter_open(self._process):
             if stream.fd == fd:
                 self._read(stream)
@@ -171,6 +197,7 @@ class Attachment:
 
     def _read(self, stream: Stream) -> None:
         stream.read(self._scratch)
+        self._process.notify()
         if self._caller is not None:
             self._talk(self._caller.take)
 
@@ -180,3 +207,4 @@ class Attachment:
         except (CallerGoneError, SandmanError) as error:
             self.caller_error = error
             self._caller = None
+            self._process.leave()

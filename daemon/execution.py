@@ -4,103 +4,60 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from daemon import config, outcome
-from daemon.attach import Attachment
-from daemon.launch import StartFailedError
+from daemon.follow import follow
 from daemon.replies import Reply
-from daemon.stop import Stop, kill_now
-from daemon.uploads import Upload
-from sandman import names, wire
+from daemon.uploads import Upload, read_spec
+from sandman import names
 from sandman.errors import BadRequestError, InternalError
 
 if TYPE_CHECKING:
-    from daemon.drain import Drain
     from daemon.exchange import Exchange
-    from daemon.processes import Process, Processes
-
-_LEAST_KEPT = 2 * config.CHUNK_BYTES
-"""What a log must keep for a live reader to find each read in it."""
+    from daemon.processes import Processes
+    from daemon.runner import Runner
 
 
 class Executions:
     """The handler of `exec`."""
 
-    def __init__(self, processes: Processes, drain: Drain) -> None:
+    def __init__(self, processes: Processes, runner: Runner) -> None:
         self._processes = processes
-        self._drain = drain
+        self._runner = runner
 
     def run(self, exchange: Exchange) -> None:
         """Answer one exec call."""
         upload = Upload(exchange) if _is_framed(exchange) else None
-        spec = upload.read_request() if upload else _read_spec(exchange)
-        frames = names.MEDIA_FRAMES in exchange.head.headers.get("accept", "").lower()
-        reply = Reply(exchange, upload, frames=frames)
-        process = self._processes.reserve(spec.exec_id)
-        result = self._start(process, spec, _kept(spec, upload, frames=frames))
+        spec = upload.read_request() if upload else read_spec(exchange)
+        if spec.detached:
+            raise BadRequestError(
+                "a detached command is started by /v1/processes", field="detached"
+            )
+        reply = Reply(exchange, upload, frames=wants_frames(exchange))
+        process, is_new = self._runner.claim(spec, grace_s=0.0)
+        if not is_new:
+            for _ in exchange.body():
+                pass  # the first call's input counts
+            follow(process, Reply(exchange, None, frames=reply.frames), self._processes.boot_id)
+            return
+        started = self._runner.start(process, spec)
         timeout_s = spec.timeout_s
         del spec  # and its stdin, which may be large
-        if result is None:
-            result = self._attend(process, timeout_s, reply)
-        reply.finish(result)
-
-    def _start(self, process: Process, spec: wire.ExecSpec, limit: int) -> wire.ExecResult | None:
-        """Start the command; its result when it did not start."""
         try:
-            self._processes.start(process, spec, limit)
-        except StartFailedError as failure:
-            self._processes.finish(process)
-            return outcome.not_started(failure, process.exec_id, self._processes.boot_id)
-        except BaseException:
-            self._processes.forget(process)
-            raise
-        return None
-
-    def _attend(self, process: Process, timeout_s: float | None, reply: Reply) -> wire.ExecResult:
-        attachment = Attachment(
-            process,
-            reply,
-            lambda now: Stop(process, lambda: self._processes.others(process), now),
-            timeout_s,
-            reply.scratch,
-        )
-        try:
-            attachment.run(lambda: reply.attach(process, self._processes.boot_id))
-        except Exception as error:
-            kill_now(process, self._processes.others(process))
-            if reply.is_live:
-                reply.fail(InternalError(f"{type(error).__name__}: {error}"))
-            raise
+            if started:
+                self._runner.attend(process, timeout_s, reply)
+            else:
+                reply.join(process, self._processes.boot_id)
+                reply.detach()
+            result = process.result if reply.frames else process.full_result
+            if result is None:
+                raise process.failure or InternalError("the command's result is lost")
+            reply.finish(result)
         finally:
-            reply.detach()
-            self._release(process)
-        if attachment.caller_error is not None:
-            raise attachment.caller_error
-        return outcome.ended(
-            process,
-            self._processes.meter,
-            self._processes.boot_id,
-            timed_out=attachment.timed_out,
-        )
-
-    def _release(self, process: Process) -> None:
-        """Leave what background children still hold to the drain."""
-        for stream in process.streams.values():
-            fd = stream.release()
-            if fd is not None:
-                self._drain.take(fd)
-        self._processes.finish(process)
+            self._processes.answered(process)
 
 
-def _read_spec(exchange: Exchange) -> wire.ExecSpec:
-    body = wire.load_object(exchange.read_body(config.MAX_JSON_BYTES))
-    return wire.ExecSpec.from_json(body)
-
-
-def _kept(spec: wire.ExecSpec, upload: Upload | None, *, frames: bool) -> int:
-    """Bytes of each stream to keep."""
-    if not frames:
-        return spec.output_limit
-    return max(spec.output_limit, _LEAST_KEPT) if upload else _LEAST_KEPT
+def wants_frames(exchange: Exchange) -> bool:
+    """Whether the caller reads frames."""
+    return names.MEDIA_FRAMES in exchange.head.headers.get("accept", "").lower()
 
 
 def _is_framed(exchange: Exchange) -> bool:

@@ -45,6 +45,17 @@ class Reaper:
         self._watched[pid] = callback
         self._maybe_children.set()
 
+    def signal(self, pid: int, number: int, callback: Callable[[Ended], None]) -> bool:
+        """Signal a child that is watched with this callback; False: it has ended.
+
+        Under the lock, so that its number cannot be another's by now.
+        """
+        with self.lock:
+            if self._watched.get(pid) != callback:
+                return False
+            os.kill(pid, number)
+            return True
+
     def notice(self) -> None:
         """There may be a child to reap."""
         self._maybe_children.set()

@@ -13,16 +13,15 @@ if TYPE_CHECKING:
 
     from daemon import usage
     from daemon.launch import StartFailedError
-    from daemon.processes import Process
+    from daemon.process import Process
 
 
 def not_started(failure: StartFailedError, exec_id: str, boot_id: str) -> wire.ExecResult:
-    """The result of a command that could not be started, as a shell would tell it."""
+    """The result of a command that could not be started, as a shell would tell it; the output apart."""
     message = failure.message.encode("utf-8", "surrogateescape")
     return wire.ExecResult(
         exit_code=failure.exit_code,
         start_error=failure.reason,
-        stderr=message,
         stderr_bytes=len(message),
         exec_id=exec_id,
         boot_id=boot_id,
@@ -32,7 +31,7 @@ def not_started(failure: StartFailedError, exec_id: str, boot_id: str) -> wire.E
 def ended(
     process: Process, meter: usage.Meter, boot_id: str, *, timed_out: bool
 ) -> wire.ExecResult:
-    """The result of a command that is over."""
+    """The result of a command that is over, without its output."""
     after = meter.read()
     code, number = exit_of(process)
     rusage = process.end.usage if process.end else None
@@ -42,12 +41,9 @@ def ended(
         exit_code=code,
         signal=number,
         timed_out=timed_out,
-        stdout=stdout.kept,
-        stderr=stderr.kept if stderr else b"",
+        abandoned=process.is_abandoned,
         stdout_bytes=stdout.total,
         stderr_bytes=stderr.total if stderr else 0,
-        stdout_truncated=stdout.is_truncated,
-        stderr_truncated=stderr.is_truncated if stderr else False,
         oom_killed=is_greater(after.oom_kills, process.before.oom_kills),
         wall_s=round(process.wall_s, 6),
         cpu_s=round(rusage.ru_utime + rusage.ru_stime, 6) if rusage else None,

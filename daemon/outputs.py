@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import NamedTuple
 
 
@@ -20,7 +21,8 @@ class OutputLog:
     """Keeps the first and the last half of `limit` bytes and counts all.
 
     Offsets are those of the command's own output, so a reader that comes back names where it
-    stopped and learns how much is gone. Not locked: the thread that moves the bytes owns it.
+    stopped and learns how much is gone. The thread that moves the bytes owns the log: it alone
+    appends and may `read`; others `copy`.
     """
 
     def __init__(self, limit: int) -> None:
@@ -28,37 +30,57 @@ class OutputLog:
         self._head_limit = limit - limit // 2
         self._tail_limit = limit // 2
         self._head = bytearray()
-        # Deleting from the front of a bytearray moves a pointer, not the bytes.
+        # A ring once it is full: moving megabytes down for each read would cost more than the read.
         self._tail = bytearray()
+        self._oldest = 0
+        self._lock = threading.Lock()
 
     def append(self, data: bytes | memoryview) -> None:
         """Take what was read."""
-        self.total += len(data)
-        room = self._head_limit - len(self._head)
+        with self._lock:
+            self.total += len(data)
+            room = self._head_limit - len(self._head)
+            if room > 0:
+                self._head += data[:room]
+                data = data[room:]
+            if data and self._tail_limit:
+                self._keep(data[-self._tail_limit :])
+
+    def _keep(self, data: bytes | memoryview) -> None:
+        room = self._tail_limit - len(self._tail)
         if room > 0:
-            self._head += data[:room]
+            self._tail += data[:room]
             data = data[room:]
-        if data and self._tail_limit:
-            data = data[-self._tail_limit :]
-            # Room first, in the same place: growing and shrinking anew would cost the allocator
-            # more than the copy does.
-            excess = len(self._tail) + len(data) - self._tail_limit
-            if excess >= len(self._tail):
-                self._tail[:] = data
-                return
-            if excess > 0:
-                del self._tail[:excess]
-            self._tail += data
+        while data:
+            part = data[: self._tail_limit - self._oldest]
+            with memoryview(self._tail) as view:
+                view[self._oldest : self._oldest + len(part)] = part
+            self._oldest = (self._oldest + len(part)) % self._tail_limit
+            data = data[len(part) :]
+
+    @property
+    def size(self) -> int:
+        """Bytes that are kept."""
+        return len(self._head) + len(self._tail)
 
     @property
     def is_truncated(self) -> bool:
         """Whether bytes between head and tail are gone."""
-        return self.total > len(self._head) + len(self._tail)
+        return self.total > self.size
 
     @property
     def kept(self) -> bytes:
         """Head and tail."""
-        return bytes(self._head + self._tail)
+        with self._lock:
+            return bytes(self._head + self._tail[self._oldest :] + self._tail[: self._oldest])
+
+    def cut(self, limit: int) -> tuple[bytes, bool]:
+        """The first and the last half of `limit` bytes, and whether bytes are missing."""
+        kept = self.kept
+        if len(kept) > limit:
+            tail = limit // 2
+            kept = kept[: limit - tail] + (kept[-tail:] if tail else b"")
+        return kept, self.total > len(kept)
 
     def read(self, cursor: int, most: int) -> Piece:
         """Up to `most` kept bytes from this offset on."""
@@ -66,10 +88,26 @@ class OutputLog:
             data = _part(self._head, cursor, most)
             return Piece(data, cursor + len(data), 0)
         first = self.total - len(self._tail)
-        skipped = max(0, first - cursor)
-        start = max(cursor, first) - first
-        data = _part(self._tail, start, most)
-        return Piece(data, first + start + len(data), skipped)
+        start = max(cursor, first)
+        left = self.total - start
+        place = self._oldest + start - first
+        if place >= len(self._tail):
+            place -= len(self._tail)
+        data = _part(self._tail, place, min(most, left))
+        return Piece(data, start + len(data), max(0, first - cursor))
+
+    def copy(self, cursor: int, most: int) -> tuple[bytes, int, int]:
+        """The same for a thread that does not own the log: bytes, cursor after them, skipped."""
+        with self._lock:
+            piece = self.read(cursor, most)
+            with piece.data as data:
+                return bytes(data), piece.cursor, piece.skipped
+
+    def forget(self) -> None:
+        """Keep the count alone."""
+        with self._lock:
+            self._head, self._tail, self._oldest = bytearray(), bytearray(), 0
+            self._head_limit = self._tail_limit = 0
 
 
 def _part(buffer: bytearray, start: int, most: int) -> memoryview:

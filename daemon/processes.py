@@ -1,87 +1,38 @@
-"""Commands: how each is doing, and the table of all of them by exec id."""
+"""Starts commands, and the table of all of them by exec id."""
 
 from __future__ import annotations
 
 import os
 import stat
 import threading
-import time
 from typing import TYPE_CHECKING
 
-from daemon import kernel, tree, usage
-from daemon.launch import explain, plan
+from daemon import kernel, tree
+from daemon.launch import StartFailedError, explain, plan
+from daemon.process import ROOM_BYTES, Process
 from daemon.spawn import Descriptors, DirectoryError, spawn
 from daemon.streams import Stdin, Stream
-from sandman.errors import BadRequestError, ConflictError
+from sandman import names
+from sandman.errors import BadRequestError, ConflictError, NotFoundError, SandmanError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from daemon.init import Ended, Reaper
+    from daemon import usage
+    from daemon.init import Reaper
     from daemon.spawn import Program
     from daemon.state import Sandbox
-    from sandman.wire import ExecSpec
+    from sandman.wire import ExecResult, ExecSpec
 
 NULL = "/dev/null"
 _NULL_DEVICE = os.makedev(1, 3)
-_ID_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 MAX_ENDED = 1024
-"""Ended commands remembered, so that an id is not run twice."""
-
-
-class Process:
-    """One command that was started."""
-
-    def __init__(self, exec_id: str, tag: str) -> None:
-        self.exec_id = exec_id
-        self.tag = tag.encode()
-        self.pid = 0
-        self.streams: dict[str, Stream] = {}
-        self.stdin: Stdin | None = None
-        self.started = time.monotonic()
-        self.ended_at: float | None = None
-        self.end: Ended | None = None
-        self.before = usage.Counters(None, None)
-        self._born = tree.now()
-        self._gone: float | None = None
-        self.wake = os.eventfd(0)
-        """Readable when the leader has ended."""
-        self._wake_lock = threading.Lock()
-        self._is_closed = False
-
-    def on_end(self, end: Ended) -> None:
-        """The reaper's call, in its thread."""
-        self.ended_at = time.monotonic()
-        self._gone = tree.now()
-        self.end = end
-        with self._wake_lock:
-            if not self._is_closed:
-                os.eventfd_write(self.wake, 1)
-
-    @property
-    def wall_s(self) -> float:
-        """Seconds that it has run."""
-        return (self.ended_at or time.monotonic()) - self.started
-
-    @property
-    def life(self) -> tree.Life:
-        """Its marks."""
-        return tree.Life(self.pid, self.tag, self._born, self._gone)
-
-    def close(self) -> None:
-        """Give back the descriptors; the streams' may have been released before."""
-        with self._wake_lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            os.close(self.wake)
-        for stream in self.streams.values():
-            stream.close()
-        if self.stdin is not None:
-            self.stdin.close()
-
-    def __repr__(self) -> str:
-        return f"<Process {self.exec_id} pid={self.pid} ended={self.end is not None}>"
+"""Ended commands remembered, so that an id is not run twice: some 3 MB. Whoever asks again after a
+lost answer does so within seconds, and no agent runs so many commands in that time."""
+MAX_KEPT_BYTES = 32 * 1024 * 1024
+"""Output of ended commands that is kept, the oldest dropped first: three results as long as a result
+can be by default. It is the sandbox's memory. The last to end is kept however long it is."""
+_LEAST_KEPT = 4 * ROOM_BYTES
+"""What a log keeps whatever the result's limit: a reader may lag by a quarter, and one that lost its
+connection finds again what was on its way."""
 
 
 class Processes:
@@ -92,7 +43,7 @@ class Processes:
         self.meter = meter
         self._reaper = reaper
         self._running: dict[str, Process] = {}
-        self._ended: dict[str, tree.Life | None] = {}
+        self._ended: dict[str, Process] = {}
         self._lock = threading.Lock()
         self._count = 0
         self._oom_score = kernel.likelier_oom_score()
@@ -107,40 +58,77 @@ class Processes:
         """Commands that run."""
         return len(self._running)
 
-    def reserve(self, exec_id: str | None) -> Process:
-        """A place in the table.
+    def reserve(self, exec_id: str | None, mark: bytes = b"") -> tuple[Process, bool]:
+        """A place in the table, and whether it is a new one.
+
+        Args:
+            exec_id: the command's name; None: one is made.
+            mark: of the specification.
 
         Raises:
             BadRequestError: not an exec id.
-            ConflictError: it is taken, by a command that runs or has ended.
+            ConflictError: it is taken, by a command of another specification.
         """
-        if exec_id is not None and not (0 < len(exec_id) <= 64 and set(exec_id) <= _ID_CHARACTERS):
-            raise BadRequestError("exec_id must be 1 to 64 of [A-Za-z0-9._-]", field="exec_id")
+        if exec_id is not None and not names.is_exec_id(exec_id):
+            raise BadRequestError(
+                "exec_id must be 1 to 64 of [A-Za-z0-9._-] and not dots alone", field="exec_id"
+            )
         with self._lock:
             self._count += 1
             name = exec_id or f"x{self._count:x}-{os.urandom(4).hex()}"
-            if name in self._running or name in self._ended:
-                raise ConflictError(f"exec_id {name} was used before", field="exec_id")
-            process = Process(name, tree.make_tag(self.boot_id, self._count))
+            known = self._running.get(name) or self._ended.get(name)
+            if known is not None:
+                if known.mark != mark:
+                    raise ConflictError(
+                        f"exec_id {name} was used with another command", field="exec_id"
+                    )
+                return known, False
+            process = Process(name, tree.make_tag(self.boot_id, self._count), mark)
+            process.is_kept = exec_id is not None
             self._running[name] = process
+        return process, True
+
+    def get(self, exec_id: str) -> Process | None:
+        """The command of this name, if it is remembered."""
+        with self._lock:
+            return self._running.get(exec_id) or self._ended.get(exec_id)
+
+    def find(self, exec_id: str) -> Process:
+        """The command of this name.
+
+        Raises:
+            NotFoundError: there is none, or no longer.
+        """
+        process = self.get(exec_id)
+        if process is None:
+            raise NotFoundError(f"no command {exec_id[:64]}; only the last to end are remembered")
         return process
 
-    def start(self, process: Process, spec: ExecSpec, limit: int) -> None:
-        """Start the command in its reserved place; `limit`: bytes of output to keep.
+    def all(self) -> list[Process]:
+        """Every command that is remembered, in the order of their starts."""
+        with self._lock:
+            both = [*self._ended.values(), *self._running.values()]
+        return sorted(both, key=lambda process: process.started)
+
+    def start(self, process: Process, spec: ExecSpec) -> None:
+        """Start the command in its reserved place.
 
         Raises:
             StartFailedError: it did not start, which is a result.
             SandmanError: it did not start, which is an error.
         """
+        process.limit = spec.output_limit
+        process.detached = spec.detached
         program = plan(spec, self.sandbox, process.tag.decode())
         process.before = self.meter.read()
         try:
-            self._spawn(process, program, spec, limit)
+            self._spawn(process, program, spec)
         except (OSError, DirectoryError) as error:
             raise explain(error, program) from error
 
-    def _spawn(self, process: Process, program: Program, spec: ExecSpec, limit: int) -> None:
+    def _spawn(self, process: Process, program: Program, spec: ExecSpec) -> None:
         child: list[int] = []
+        limit = max(spec.output_limit, _LEAST_KEPT)
         try:
             stdin = _open_stdin(process, spec, child)
             stdout = _open_stream(process, "stdout", limit, child)
@@ -156,37 +144,85 @@ class Processes:
             for fd in child:
                 os.close(fd)
 
-    def finish(self, process: Process) -> None:
-        """The command is over for its caller."""
-        process.close()
+    def signal(self, process: Process, number: int) -> None:
+        """Signal the leader.
+
+        Raises:
+            ConflictError: it has ended.
+        """
+        if not self._reaper.signal(process.pid, number, process.on_end):
+            raise ConflictError(f"command {process.exec_id} has ended")
+
+    def finish(self, process: Process, result: ExecResult | None = None) -> None:
+        """The command is over; `result`: how it ended, unless that can never be told."""
+        process.result = result
         with self._lock:
             self._running.pop(process.exec_id, None)
-            self._ended[process.exec_id] = process.life if process.pid else None
+            self._ended[process.exec_id] = process
             while len(self._ended) > MAX_ENDED:
                 del self._ended[next(iter(self._ended))]
+        process.settle()
+        self._trim(process)
 
-    def forget(self, process: Process) -> None:
+    def _trim(self, last: Process) -> None:
+        """Drop output that is kept too long."""
+        with self._lock:
+            ended = list(self._ended.values())
+        excess = sum(map(_kept_bytes, ended)) - MAX_KEPT_BYTES
+        for process in ended:
+            if excess <= 0:
+                return
+            if process is not last:
+                excess -= _kept_bytes(process)
+                _forget_output(process)
+
+    def answered(self, process: Process) -> None:
+        """Its caller has it all; nobody can ask again for a command that was not given a name."""
+        if not process.is_kept:
+            _forget_output(process)
+
+    def forget(self, process: Process, error: SandmanError) -> None:
         """The command never ran: its id is free again."""
-        process.close()
+        process.failure = error
         with self._lock:
             self._running.pop(process.exec_id, None)
+        process.settle()
 
     def others(self, process: Process) -> list[tree.Life]:
         """The lives of all other commands."""
         with self._lock:
             lives = [p.life for p in self._running.values() if p is not process and p.pid]
-            return lives + [life for life in self._ended.values() if life is not None]
+            ended = [p.life for p in self._ended.values() if p is not process and p.pid]
+            return lives + ended
+
+
+def _kept_bytes(process: Process) -> int:
+    return sum(stream.log.size for stream in process.streams.values())
+
+
+def _forget_output(process: Process) -> None:
+    for stream in process.streams.values():
+        stream.log.forget()
+
+
+def refused(process: Process, failure: StartFailedError) -> None:
+    """What could not be started says why, as a shell would: on stderr."""
+    process.close()
+    message = failure.message.encode("utf-8", "surrogateescape")
+    stderr = Stream(None, len(message) * 2)
+    stderr.log.append(message)
+    process.streams = {"stderr": stderr}
 
 
 def _open_stdin(process: Process, spec: ExecSpec, child: list[int]) -> int:
-    if spec.stdin is None:
+    if spec.stdin is None and not spec.stdin_open:
         null = _open_null()
         if null is not None:
             child.append(null)
             return null
     reader, writer = os.pipe()
     child.append(reader)
-    process.stdin = Stdin(writer)
+    process.stdin = Stdin(writer, is_open=spec.stdin_open)
     return reader
 
 
@@ -213,8 +249,3 @@ def _open_stream(process: Process, name: str, limit: int, child: list[int]) -> i
     child.append(writer)
     process.streams[name] = Stream(reader, limit)
     return writer
-
-
-def iter_open(process: Process) -> Iterator[Stream]:
-    """The streams that have not ended."""
-    return (stream for stream in process.streams.values() if stream.fd is not None)

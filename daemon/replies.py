@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 from daemon import config, http1
 from daemon.exchange import CallerGoneError, Response
+from daemon.process import ROOM_BYTES
 from sandman import names, wire
+from sandman.handles import STREAMS, Gap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from daemon.exchange import Exchange
     from daemon.outputs import OutputLog
-    from daemon.processes import Process
+    from daemon.process import Cursors, Process
     from daemon.uploads import Upload
     from sandman.errors import SandmanError
 
-_ROOM_BYTES = 256 * 1024
-"""Of output that waits for a slow reader, and of input that waits for a slow command."""
 _LARGE_BYTES = 8 * 1024
 """From here on a call of its own is cheaper than a copy."""
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
@@ -38,25 +38,39 @@ def dump(document: Mapping[str, object]) -> bytes:
 
 
 class Reply:
-    """A caller of `exec`, as `attach.Caller`.
+    """A caller of a command, as `attach.Caller` or as `follow.Follower` has it.
 
-    With frames the output is read back from the command's logs by cursor, at once after each read,
-    so a log of two reads' size loses nothing. While the request's body still arrives nothing is
+    With frames the output is read back from the command's logs by cursor: by the caller who started
+    it at once after each read. What the logs no longer hold is told by a GAP frame. While the request's body still arrives nothing is
     sent: few HTTP clients read before they have written all. Then the logs may have lost a middle.
     """
 
-    def __init__(self, exchange: Exchange, upload: Upload | None, *, frames: bool) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        upload: Upload | None,
+        *,
+        frames: bool,
+        cursors: Cursors | None = None,
+    ) -> None:
         self.frames = frames
+        self.cursors = dict.fromkeys(STREAMS, 0) if cursors is None else cursors
         self.is_live = False
         """Frames are being sent, so an error, too, must be one."""
         self._exchange = exchange
         self._upload = upload
         self._process: Process | None = None
         self._boot_id = ""
-        self._cursors = dict.fromkeys(_KINDS, 0)
         self._truncated = dict.fromkeys(_KINDS, False)
+        self._owns = False
+        """This thread moves the command's bytes, so it may look into the logs themselves."""
         self._out = bytearray()
         self._last = time.monotonic()
+
+    @property
+    def pace(self) -> Cursors | None:
+        """Who wants the result alone does not hold the command up."""
+        return self.cursors if self.frames else None
 
     @property
     def scratch(self) -> memoryview:
@@ -65,13 +79,18 @@ class Reply:
 
     def attach(self, process: Process, boot_id: str) -> None:
         """The command runs: pass on what input there is."""
+        self._owns = True
+        self.join(process, boot_id)
+        if self._upload is not None:
+            self._upload.feed(process)
+        elif process.stdin is not None and not process.stdin.is_open:
+            process.stdin.end()
+
+    def join(self, process: Process, boot_id: str) -> None:
+        """From now on this is about that command."""
         self._process = process
         self._boot_id = boot_id
         self._exchange.sock.setblocking(False)
-        if self._upload is not None:
-            self._upload.feed(process)
-        elif process.stdin is not None:
-            process.stdin.end()
 
     def detach(self) -> None:
         """Nothing is polled any more: from now on calls wait."""
@@ -104,7 +123,7 @@ class Reply:
 
         Not before all that a live log holds was taken: one more read could push it out.
         """
-        return not self.is_live or (len(self._out) < _ROOM_BYTES and not self._is_behind)
+        return not self.is_live or (len(self._out) < ROOM_BYTES and not self._is_behind)
 
     def take(self) -> None:
         """Send what is new in the logs."""
@@ -135,8 +154,6 @@ class Reply:
         while self._is_behind:
             self._pull()
             self._send_all()
-        if self._process is None and result.stderr:
-            self._put(wire.STDERR, result.stderr)
         result = result._replace(
             stdout_truncated=self._truncated["stdout"], stderr_truncated=self._truncated["stderr"]
         )
@@ -162,19 +179,19 @@ class Reply:
     @property
     def _is_behind(self) -> bool:
         """Whether the logs hold anything that was not taken from them."""
-        return any(self._cursors[name] < log.total for name, log in self._logs())
+        return any(self.cursors[name] < log.total for name, log in self._logs())
 
     @property
     def _wants_input(self) -> bool:
         stdin = self._process.stdin if self._process is not None else None
-        return stdin is None or stdin.fd is None or stdin.size < _ROOM_BYTES
+        return stdin is None or stdin.fd is None or stdin.size < ROOM_BYTES
 
     def _go_live(self) -> None:
         if self.is_live:
             return
         self.is_live = True
         self._out += self._exchange.begin_bytes(200, [("Content-Type", names.MEDIA_FRAMES)], None)
-        if self._process is not None:
+        if self._process is not None and self._process.pid:
             started = {"exec_id": self._process.exec_id, "boot_id": self._boot_id}
             self._put(wire.STARTED, dump(started))
 
@@ -185,12 +202,8 @@ class Reply:
     def _pull(self) -> None:
         """Move from the logs to the buffer while there is room."""
         for name, log in self._logs():
-            while self._cursors[name] < log.total and len(self._out) < _ROOM_BYTES:
-                piece = log.read(self._cursors[name], config.CHUNK_BYTES)
-                self._cursors[name] = piece.cursor
-                self._truncated[name] |= piece.skipped > 0
-                with piece.data as data:
-                    self._pass_on(_KINDS[name], data)
+            while self.cursors[name] < log.total and len(self._out) < ROOM_BYTES:
+                self._pull_piece(name, log)
 
     def _move(self) -> None:
         """Move from the logs to the caller, until nothing is left or the connection takes no more.
@@ -202,6 +215,20 @@ class Reply:
         while self._is_behind and not self._out:
             self._pull()
             self._flush()
+
+    def _pull_piece(self, name: str, log: OutputLog) -> None:
+        start = self.cursors[name]
+        if self._owns:
+            data, cursor, skipped = log.read(start, config.CHUNK_BYTES)
+        else:
+            copied, cursor, skipped = log.copy(start, config.CHUNK_BYTES)
+            data = memoryview(copied)
+        self.cursors[name] = cursor
+        if skipped:
+            self._truncated[name] = True
+            self._put(wire.GAP, dump(Gap(name, start, start + skipped).to_json()))
+        with data:
+            self._pass_on(_KINDS[name], data)
 
     def _pass_on(self, kind: int, data: memoryview) -> None:
         """Send from where it lies when it is much and nothing waits before it."""

@@ -54,7 +54,7 @@ class Routes:
     def _dispatch(self, exchange: Exchange) -> None:
         head = exchange.head
         self._check(head.headers)
-        methods = self._table.get(head.path)
+        methods = self._table.get(head.path) or self._table.get(_pattern(head.path))
         if methods is None:
             raise NotFoundError(f"there is no {head.path}")
         handler = methods.get(head.method)
@@ -78,6 +78,14 @@ class Routes:
                 f"the sandbox's daemon was started anew: the call is for boot {boot_id[:64]}",
                 facts={"boot_id": self.boot_id},
             )
+
+
+def _pattern(path: str) -> str:
+    """The path with its third part left open: `/v1/processes/{}/output`."""
+    parts = path.split("/")
+    if len(parts) > 3 and names.is_exec_id(parts[3]):
+        parts[3] = "{}"
+    return "/".join(parts)
 
 
 def _refuse(exchange: Exchange, error: SandmanError) -> None:

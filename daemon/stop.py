@@ -17,7 +17,7 @@ from sandman.wire import TERM_GRACE_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from daemon.processes import Process
+    from daemon.process import Process
 
 SURVIVORS_S = 0.5
 """What is left of the grace once the leader has ended: the answer is due within a second."""

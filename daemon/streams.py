@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import threading
 from collections import deque
 
 from daemon.outputs import OutputLog
@@ -15,9 +16,10 @@ _FIONREAD = 0x541B
 class Stream:
     """The reading end of a command's stdout or stderr, and the log of what came."""
 
-    def __init__(self, fd: int, limit: int) -> None:
-        os.set_blocking(fd, False)
-        self.fd: int | None = fd
+    def __init__(self, fd: int | None, limit: int) -> None:
+        if fd is not None:
+            os.set_blocking(fd, False)
+        self.fd = fd
         self.log = OutputLog(limit)
         self.owed = 0
         """Bytes that the leader wrote before its end and that are still to be read."""
@@ -57,51 +59,81 @@ class Stream:
 
 
 class Stdin:
-    """The writing end of a command's stdin, with what is still to be written."""
+    """The writing end of a command's stdin, with what is still to be written.
 
-    def __init__(self, fd: int) -> None:
+    Locked: callers may add to it from other threads than the one that moves the command's bytes.
+    """
+
+    def __init__(self, fd: int, *, is_open: bool = False) -> None:
         os.set_blocking(fd, False)
         self.fd: int | None = fd
+        self.is_open = is_open
+        """More may come by calls of its own."""
         self.size = 0
         """Bytes that wait."""
+        self.taken = 0
+        """Bytes that were ever taken in."""
         self._pending: deque[memoryview] = deque()
         self._is_ending = False
+        self._changed = threading.Condition(threading.RLock())
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing more can be fed."""
+        return self._is_ending or self.fd is None
 
     def feed(self, data: bytes) -> None:
         """Have this written; dropped when the command reads no more."""
-        if data and self.fd is not None:
-            self._pending.append(memoryview(data))
-            self.size += len(data)
-            self.flush()
+        with self._changed:
+            if data and not self.is_ended:
+                self.taken += len(data)
+                self._pending.append(memoryview(data))
+                self.size += len(data)
+                self.flush()
 
     def end(self) -> None:
         """End of file after what waits."""
-        self._is_ending = True
-        self.flush()
+        with self._changed:
+            self._is_ending = True
+            self.flush()
 
     def flush(self) -> None:
         """Write what the pipe takes."""
-        while self._pending and self.fd is not None:
-            view = self._pending[0]
-            try:
-                written = os.write(self.fd, view)
-            except BlockingIOError:
-                return
-            except OSError:
+        with self._changed:
+            while self._pending and self.fd is not None:
+                if not self._write(self.fd):
+                    return
+            if self._is_ending:
                 self.close()
-                return
-            self.size -= written
-            if written < len(view):
-                self._pending[0] = view[written:]
-            else:
-                self._pending.popleft()
-        if self._is_ending:
+
+    def _write(self, fd: int) -> bool:
+        view = self._pending[0]
+        try:
+            written = os.write(fd, view)
+        except BlockingIOError:
+            return False
+        except OSError:
             self.close()
+            return False
+        self.size -= written
+        self._changed.notify_all()
+        if written < len(view):
+            self._pending[0] = view[written:]
+        else:
+            self._pending.popleft()
+        return True
+
+    def wait_room(self, most: int, seconds: float) -> bool:
+        """Wait until fewer than `most` bytes wait, or the command reads no more; False: it did not."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.size < most or self.fd is None, seconds)
 
     def close(self) -> None:
         """End of file now."""
-        fd, self.fd = self.fd, None
-        self._pending.clear()
-        self.size = 0
-        if fd is not None:
-            os.close(fd)
+        with self._changed:
+            fd, self.fd = self.fd, None
+            self._pending.clear()
+            self.size = 0
+            self._changed.notify_all()
+            if fd is not None:
+                os.close(fd)

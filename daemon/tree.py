@@ -118,8 +118,10 @@ def members(
     foreign = {other.leader for other in others if other.ended is None}
     me = os.getpid()
     found = {pid for pid in known if pid in rows}
+    # A leader that was reaped and is there again is another process under its number.
+    is_reused = life.ended is not None and life.leader in rows
     for row in rows.values():
-        if life.leader in {row.pid, row.session}:
+        if life.leader in {row.pid, row.session} and not is_reused:
             found.add(row.pid)
     strangers = [row for row in rows.values() if row.pid not in found and row.pid != me]
     for row in strangers:

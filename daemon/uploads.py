@@ -1,15 +1,16 @@
-"""A framed request body: the command, then its stdin, passed on as it arrives."""
+"""Request bodies with a command: JSON, or frames with its stdin, passed on as it arrives."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from daemon import config
 from sandman import wire
 from sandman.errors import BadRequestError
 
 if TYPE_CHECKING:
     from daemon.exchange import Exchange
-    from daemon.processes import Process
+    from daemon.process import Process
 
 
 class Upload:
@@ -68,3 +69,9 @@ class Upload:
             raise BadRequestError("the body ends within a frame", field="body")
         if stdin is not None and (self.is_done or self._is_ended):
             stdin.end()
+
+
+def read_spec(exchange: Exchange) -> wire.ExecSpec:
+    """The command in a JSON body."""
+    body = wire.load_object(exchange.read_body(config.MAX_JSON_BYTES))
+    return wire.ExecSpec.from_json(body)

@@ -9,6 +9,8 @@ async with Client() as client, client.sandbox(image="python:3.12") as box:
 
 from sandman._async.client import Client, SandboxOptions
 from sandman._async.files import Files
+from sandman._async.follow import Follow
+from sandman._async.process import Process
 from sandman._async.sandbox import ExecOptions, Sandbox
 from sandman._async.stream import ExecStream
 from sandman._core.config import Limits
@@ -24,10 +26,11 @@ from sandman._core.values import (
     Stdout,
     TreeInfo,
 )
+from sandman.handles import Gap, ProcessInfo
 from sandman.wire import ExecResult
 
 __all__ = [
-    "Client", "CommandError", "ConfigurationError", "EntryInfo", "Event", "ExecOptions", "ExecResult", "ExecStream",
-    "FileInfo", "Files", "Limits", "PoolInfo", "Retry", "Sandbox", "SandboxInfo", "SandboxOptions",
-    "Stderr", "Stdout", "TreeInfo",
+    "Client", "CommandError", "ConfigurationError", "EntryInfo", "Event", "ExecOptions", "ExecResult",
+    "ExecStream", "FileInfo", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process", "ProcessInfo",
+    "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Stderr", "Stdout", "TreeInfo",
 ]  # fmt: skip

@@ -118,3 +118,14 @@ _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 def is_label(value: object) -> bool:
     """Whether this can be a label's value: 1 to 63 of A-Z a-z 0-9 . _ - with alphanumeric ends."""
     return isinstance(value, str) and _LABEL.fullmatch(value) is not None
+
+
+# --- what names a command -------------------------------------------------------------------------
+
+_EXEC_ID = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,64}")
+
+
+def is_exec_id(value: object) -> bool:
+    """Whether this can name a command: 1 to 64 of A-Z a-z 0-9 . _ - and not dots alone, which in a
+    path mean something else."""
+    return isinstance(value, str) and _EXEC_ID.fullmatch(value) is not None

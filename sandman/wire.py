@@ -33,6 +33,9 @@ EXIT = 5
 """Server: JSON of ExecResult without the streams; the last frame."""
 ERROR = 6
 """Server: JSON problem document; the last frame."""
+GAP = 7
+"""Server: JSON {stream, from, to}: bytes of that stream that are no longer kept; the next ones start
+at `to`. Whoever counts offsets goes on from there."""
 REQUEST = 16
 """Client: JSON of ExecSpec; the first frame of a framed request."""
 STDIN = 17
@@ -41,7 +44,7 @@ STDIN_CLOSE = 18
 
 FRAME_TYPES = {
     STARTED: "started", STDOUT: "stdout", STDERR: "stderr", KEEPALIVE: "keepalive", EXIT: "exit",
-    ERROR: "error", REQUEST: "request", STDIN: "stdin", STDIN_CLOSE: "stdin_close",
+    ERROR: "error", GAP: "gap", REQUEST: "request", STDIN: "stdin", STDIN_CLOSE: "stdin_close",
 }  # fmt: skip
 
 HEADER = struct.Struct(">BI")
@@ -100,6 +103,8 @@ DEFAULT_OUTPUT_LIMIT = 10 * 1024 * 1024
 MAX_OUTPUT_LIMIT = 64 * 1024 * 1024
 TERM_GRACE_S = 5.0
 """Seconds from TERM to KILL when a command is timed out or cancelled."""
+MAX_ATTACHED_GRACE_S = 300.0
+"""What shall outlive its reader for longer is a detached command."""
 
 
 class ExecSpec(NamedTuple):
@@ -109,6 +114,10 @@ class ExecSpec(NamedTuple):
     not as a login shell unless `login`. `timeout_s` None: no limit. `env` is merged over the
     sandbox's (`env_mode` "merge") or is all there is ("replace"). `cwd` None: the sandbox's working
     directory; a relative one starts there. `user`: name or uid, None: the sandbox's own.
+
+    `exec_id` names the command: the same name with the same specification never runs twice.
+    `detached`: no reader holds it up and none has to be there. Otherwise it is ended when nobody has
+    read for `attached_grace_s`; None: what the call says. `stdin_open`: input may follow later.
     """
 
     argv: tuple[str, ...] | None = None
@@ -123,6 +132,9 @@ class ExecSpec(NamedTuple):
     output_limit: int = DEFAULT_OUTPUT_LIMIT
     login: bool = False
     exec_id: str | None = None
+    detached: bool = False
+    attached_grace_s: float | None = None
+    stdin_open: bool = False
 
     def to_json(self) -> dict[str, object]:
         """The members of the JSON body; defaults are left out."""
@@ -166,7 +178,12 @@ class ExecSpec(NamedTuple):
             output_limit=reader.count("output_limit", DEFAULT_OUTPUT_LIMIT, MAX_OUTPUT_LIMIT),
             login=reader.flag("login"),
             exec_id=reader.text("exec_id"),
+            detached=reader.flag("detached"),
+            attached_grace_s=reader.seconds("attached_grace_s"),
+            stdin_open=reader.flag("stdin_open"),
         )
+        if (spec.attached_grace_s or 0) > MAX_ATTACHED_GRACE_S:
+            raise reader.fail("attached_grace_s", f"at most {MAX_ATTACHED_GRACE_S:.0f} seconds")
         reader.finish()
         return spec
 
@@ -175,7 +192,8 @@ class ExecResult(NamedTuple):
     """How a command ended. A failure of the command is told here, never raised.
 
     `exit_code` is the shell's convention: 0-255, 128 + n when killed by signal n (then `signal` is
-    n), 127 no such program, 126 not executable (then `start_error` says which). `stdout` and
+    n), 127 no such program, 126 not executable (then `start_error` says which). `abandoned`: the daemon
+    ended it because nobody read it any more. `stdout` and
     `stderr` are exact bytes, up to the output limit: head and tail when `*_truncated`, while
     `*_bytes` counts all that the command wrote. Times in seconds, memory in bytes; None: not measured.
     """
@@ -183,6 +201,7 @@ class ExecResult(NamedTuple):
     exit_code: int
     signal: int | None = None
     timed_out: bool = False
+    abandoned: bool = False
     start_error: str | None = None
     stdout: bytes = b""
     stderr: bytes = b""
@@ -201,7 +220,7 @@ class ExecResult(NamedTuple):
     @property
     def ok(self) -> bool:
         """Whether the command ended by itself with exit code 0."""
-        return self.exit_code == 0 and not self.timed_out
+        return self.exit_code == 0 and not self.timed_out and not self.abandoned
 
     @property
     def stdout_text(self) -> str:

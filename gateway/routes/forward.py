@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from starlette.routing import Route
 
-from sandman.errors import ExpiredError
+from sandman import names
+from sandman.errors import ExpiredError, NotFoundError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -23,6 +25,11 @@ FORWARDED = {
     "files/mkdir": ["POST"],
     "archive": ["GET", "PUT"],
     "info": ["GET"],
+    "processes": ["GET", "POST"],
+    "processes/{exec_id}": ["GET", "DELETE"],
+    "processes/{exec_id}/output": ["GET"],
+    "processes/{exec_id}/stdin": ["POST"],
+    "processes/{exec_id}/signal": ["POST"],
 }
 """Paths at the daemon that callers may reach, and by which methods. The claim is not among them."""
 
@@ -36,13 +43,19 @@ class ForwardRoutes:
     def routes(self) -> list[Route]:
         """Where they are."""
         return [
-            Route(f"/v1/sandboxes/{{id}}/{path}", self.forward, methods=methods, name=path)
+            Route(
+                f"/v1/sandboxes/{{id}}/{path}",
+                functools.partial(self.forward, path),
+                methods=methods,
+                name=path,
+            )
             for path, methods in FORWARDED.items()
         ]
 
-    async def forward(self, request: Request) -> ASGIApp:
+    async def forward(self, path: str, request: Request) -> ASGIApp:
         """Any of `FORWARDED`."""
         principal = self._context.principal(request)
+        tail = _tail(path, request)
         sandbox = request.path_params["id"]
         instance = await self._context.find(principal, sandbox)
         if instance.ending is not None:
@@ -52,8 +65,23 @@ class ForwardRoutes:
             raise ExpiredError("its lease ran out", sandbox=sandbox)
         proxy = self._context.proxy
         boot_id = principal.boot_id or await proxy.boot_id(instance)
-        # Not of `request.url`, which is put together with the caller's Host header.
-        path = request.scope["path"].split("/", 4)[4]
         # The raw query: decoding and encoding again would change names of files.
         query = request.scope["query_string"].decode("latin-1")
-        return proxy.forward(instance, boot_id, f"/v1/{path}" + (f"?{query}" if query else ""))
+        return proxy.forward(instance, boot_id, f"/v1/{tail}" + (f"?{query}" if query else ""))
+
+
+def _tail(path: str, request: Request) -> str:
+    """The path at the daemon, put together from what was checked and nothing else.
+
+    Raises:
+        NotFoundError: the command's name cannot be one, or something in the path was encoded.
+    """
+    exec_id = request.path_params.get("exec_id")
+    if exec_id is not None and not names.is_exec_id(exec_id):
+        raise NotFoundError(f"{exec_id[:64]!r} cannot be the id of a command")
+    tail = path.replace("{exec_id}", exec_id or "")
+    # Nothing in these paths needs encoding: what is encoded is meant to be read differently by two.
+    raw = request.scope["raw_path"].partition(b"?")[0]
+    if not raw.endswith(f"/{tail}".encode()):
+        raise NotFoundError("no such path: percent-encoding has no place in it")
+    return tail

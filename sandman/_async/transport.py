@@ -17,7 +17,7 @@ from sandman._async.bodies import Body, FramedBody, Source
 from sandman._async.lanes import CLOSE_LIMIT_S, Lane, Lanes
 from sandman._core import faults
 from sandman._core.retry import Patience, Repeat, Retry, Voice
-from sandman.errors import SandmanError
+from sandman.errors import SandmanError, UnreachableError
 from sandman.version import __version__
 
 if TYPE_CHECKING:
@@ -123,15 +123,19 @@ class Transport:
         self._on_retry = on_retry
         self._lanes = Lanes(settings)
         self._voice = Voice()
+        self._has_worked = False
 
     async def aclose(self) -> None:
         """Close all connections."""
         await self._lanes.aclose()
 
     async def json(self, call: Call) -> object:
-        """Make the call, read its JSON; None for an answer without a body."""
-        async with self.open(call) as answer:
-            return await answer.json() if answer.response.status_code != 204 else None
+        """Make the call, read its JSON; None for an answer without a body.
+
+        An answer that breaks off is as good as none: a call that may be repeated is.
+        """
+        _, document = await self._persist(call, read=True)
+        return document
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncIterator[Answer]:
@@ -140,7 +144,7 @@ class Transport:
         Raises:
             SandmanError: any other answer, and any failure of the way there.
         """
-        answer = await self._persist(call)
+        answer = await self.begin(call)
         whole = True
         try:
             yield answer
@@ -149,8 +153,17 @@ class Transport:
             raise
         finally:
             with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
-                await answer.chunks.aclose()
-                await self._lanes.give(answer.lane, whole=whole)
+                await self.end(answer, whole=whole)
+
+    async def begin(self, call: Call) -> Answer:
+        """The same for an answer that outlives the block, until `end`."""
+        answer, _ = await self._persist(call, read=False)
+        return answer
+
+    async def end(self, answer: Answer, *, whole: bool = True) -> None:
+        """Close an answer, read to its end or not; not `whole`: it was cancelled somewhere."""
+        await answer.chunks.aclose()
+        await self._lanes.give(answer.lane, whole=whole)
 
     async def _attempt(self, attempt: Attempt) -> Answer:
         lane = await self._lanes.take()
@@ -161,15 +174,31 @@ class Transport:
                 await self._lanes.give(lane, whole=isinstance(error, Exception))
             raise
 
-    async def _persist(self, call: Call) -> Answer:
+    async def _read(self, answer: Answer) -> object:
+        whole = True
+        try:
+            return await answer.json() if answer.response.status_code != 204 else None
+        except BaseException as error:
+            whole = isinstance(error, Exception)
+            raise
+        finally:
+            with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+                await self.end(answer, whole=whole)
+
+    async def _persist(self, call: Call, *, read: bool) -> tuple[Answer, object]:
         limits = self.settings.limits
         wait = limits.retry_s if call.patience_s is None else call.patience_s
         patience = Patience(call.repeat, anyio.current_time() + wait)
         while True:
             attempt = Attempt(call, self.settings)
             try:
-                return await self._attempt(attempt)
+                answer = await self._attempt(attempt)
+                self._has_worked = True
+                return answer, await self._read(answer) if read else None
             except SandmanError as error:
+                if self._has_worked and isinstance(error, UnreachableError):
+                    # Names and TLS were right before: a handshake that broke off will be again.
+                    error.retryable = True
                 pause = patience.pause(
                     error,
                     sent=attempt.sent,
@@ -180,10 +209,11 @@ class Transport:
                     error.sandbox = error.sandbox or call.sandbox
                     error.facts.setdefault("attempts", patience.attempt)
                     raise
-                self._tell(Retry(str(call), error, patience.attempt, pause))
+                self.tell(Retry(str(call), error, patience.attempt, pause))
             await anyio.sleep(pause)
 
-    def _tell(self, retry: Retry) -> None:
+    def tell(self, retry: Retry) -> None:
+        """Let the caller, and the log, know of a retry before its pause."""
         logger.log(
             self._voice.level(retry.error, anyio.current_time()),
             "%s: %s; attempt %d follows in %.1f s",

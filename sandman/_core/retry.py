@@ -8,7 +8,7 @@ import logging
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from sandman.errors import CapacityError, QuotaError
+from sandman.errors import CapacityError, OutcomeUnknownError, QuotaError
 
 if TYPE_CHECKING:
     from sandman.errors import SandmanError
@@ -73,7 +73,9 @@ class Patience:
             dice: a number in [0, 1).
         """
         self.attempt += 1
-        if not error.retryable or (sent and self.repeat is Repeat.UNSENT):
+        # What may be carried out twice may also be repeated when nobody knows whether it was.
+        may_pass = error.retryable or isinstance(error, OutcomeUnknownError)
+        if not may_pass if self.repeat is Repeat.SAFE else sent or not error.retryable:
             return None
         pause = min(FIRST_PAUSE_S * 2 ** min(self.attempt - 1, 10), LONGEST_PAUSE_S)
         pause *= 0.5 + dice / 2

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import contextmanager
+import uuid
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 from urllib.parse import quote
 
 from sandman import names
+from sandman._core import blocking as anyio
 from sandman._core import faults
 from sandman._core.config import EXEC_SILENCE_S, RELEASE_LIMIT_S
 from sandman._core.faults import CommandError
@@ -19,8 +21,12 @@ from sandman._core.retry import Repeat
 from sandman._core.values import SandboxInfo, Stdout
 from sandman._sync.bodies import Body, Data, FramedBody, Source
 from sandman._sync.files import Files
+from sandman._sync.follow import Follow
+from sandman._sync.process import KILL_LIMIT_S, Process, parse_process
 from sandman._sync.stream import ExecStream
 from sandman._sync.transport import Call, Transport
+from sandman.errors import SandmanError
+from sandman.handles import ATTACHED_GRACE_S, STREAMS
 from sandman.wire import DEFAULT_OUTPUT_LIMIT, ExecResult, ExecSpec
 
 if TYPE_CHECKING:
@@ -39,7 +45,7 @@ class ExecOptions(TypedDict, total=False):
     whole tree is sent TERM then, KILL 5 s later, and the result says `timed_out`; without it no
     limit. `merge_stderr`: one stream in true order, all in stdout. `output_limit`: bytes that `exec`
     keeps of each stream, head and tail (10 MiB). `login`: with a shell, a login shell. `exec_id`: a
-    name of your own for this command.
+    name of your own for this command, which never runs twice under it: 1 to 64 of [A-Za-z0-9._-].
     """
 
     cwd: str | None
@@ -74,7 +80,8 @@ class Sandbox:
         """Run a program to its end, arguments verbatim, no shell between.
 
         A non-zero exit, a signal, a timeout or a missing program is a *result*. Being cancelled
-        kills the command. It is never run twice: see OutcomeUnknownError.
+        kills the command. It is never run twice: when the connection breaks, this comes back to the
+        same command, which the sandbox keeps alive for ATTACHED_GRACE_S meanwhile.
 
         Args:
             argv: program and arguments.
@@ -83,7 +90,7 @@ class Sandbox:
 
         Raises:
             CommandError: with `check` alone.
-            OutcomeUnknownError: the connection broke; the command may have run.
+            OutcomeUnknownError: the connection broke for too long; the command may have run.
             SandmanError: the sandbox or the way to it failed.
         """
         return self._exec(_argv(argv), check=check, options=options)
@@ -109,11 +116,58 @@ class Sandbox:
         Raises:
             SandmanError: as `exec`, on entering or while iterating.
         """
-        if (argv is None) == (shell is None):
-            raise TypeError("give either argv or shell")
-        spec = ExecSpec(shell=shell) if argv is None else _argv(argv)
-        with self._open(spec, options) as stream:
-            yield stream
+        call = self._call(*_specify(_either(argv, shell), options))
+        with self._transport.open(call) as answer:
+            yield ExecStream.of(answer, self.id)
+
+    def start(
+        self,
+        argv: Sequence[str] | None = None,
+        *,
+        shell: str | None = None,
+        detached: bool = True,
+        stdin_open: bool = False,
+        **options: Unpack[ExecOptions],
+    ) -> Process:
+        """Start a program (`argv`) or a string (`shell`) and come back to it later.
+
+        Args:
+            argv: program and arguments.
+            shell: for the image's shell.
+            detached: it runs on whoever reads it, or nobody. Otherwise a reader slows it down and
+                loses nothing, and it is ended when nobody has read for ATTACHED_GRACE_S.
+            stdin_open: `Process.write` may follow; without it the command reads `stdin`, then end of
+                file.
+            **options: see ExecOptions. A `stdin` must be bytes or text here.
+
+        Raises:
+            SandmanError: it did not start. A missing program is a result.
+        """
+        spec = _either(argv, shell)._replace(detached=detached, stdin_open=stdin_open)
+        spec, source = _specify(spec, options)
+        if source is not None:
+            if source.whole is None:
+                raise TypeError("start() takes bytes or text as stdin: write() the rest")
+            spec = spec._replace(stdin=source.whole)
+        spec = spec._replace(exec_id=spec.exec_id or uuid.uuid4().hex)
+        call = Call.with_json("POST", f"{self._path}/processes", spec.to_json())
+        call.sandbox = self.id
+        info = parse_process(self._transport.json(call))
+        return Process(self._transport, self.id, self._path, info.exec_id, info)
+
+    def process(self, exec_id: str) -> Process:
+        """The command of that id, without asking for it."""
+        return Process(self._transport, self.id, self._path, exec_id)
+
+    def processes(self) -> list[Process]:
+        """The commands that run, and the last ones that ended; results come without output."""
+        call = Call("GET", f"{self._path}/processes", sandbox=self.id)
+        answer = self._transport.json(call)
+        items = answer.get("processes") if isinstance(answer, dict) else None
+        if not isinstance(items, list):
+            raise faults.not_understood("a list of commands", answer)
+        found = [parse_process(item) for item in items]
+        return [Process(self._transport, self.id, self._path, i.exec_id, i) for i in found]
 
     def release(self) -> None:
         """Let the sandbox go, with all that is in it. May be repeated: gone is gone.
@@ -136,33 +190,43 @@ class Sandbox:
 
     def _exec(self, spec: ExecSpec, *, check: bool, options: ExecOptions) -> ExecResult:
         limit = options.get("output_limit", DEFAULT_OUTPUT_LIMIT)
-        stdout, stderr = HeadTail(limit), HeadTail(limit)
-        with self._open(spec, options) as stream:
-            for event in stream:
-                (stdout if isinstance(event, Stdout) else stderr).add(event.data)
-        result = stream.result._replace(
-            stdout=stdout.value(),
-            stderr=stderr.value(),
-            stdout_truncated=stream.result.stdout_truncated or stdout.truncated,
-            stderr_truncated=stream.result.stderr_truncated or stderr.truncated,
-        )
+        kept = {name: HeadTail(limit) for name in STREAMS}
+        wanted, source = _specify(spec, options)
+        exec_id = wanted.exec_id or uuid.uuid4().hex
+        wanted = wanted._replace(exec_id=exec_id, attached_grace_s=ATTACHED_GRACE_S)
+        call = self._call(wanted, source)
+        process = self.process(exec_id)
+        output = Follow(self._transport, self.id, process.path, dict.fromkeys(STREAMS, 0), call)
+        try:
+            for event in output:
+                kept["stdout" if isinstance(event, Stdout) else "stderr"].add(event.data)
+        except SandmanError:
+            raise
+        except BaseException as error:
+            with anyio.move_on_after(KILL_LIMIT_S, shield=True):
+                output.close(whole=isinstance(error, Exception))
+                if call.sent:
+                    _kill_quietly(process)
+            raise
+        result = self._judge(output.result, output, kept)
         if check and not result.ok:
             raise CommandError.of(spec.shell or " ".join(spec.argv or ()), result, self.id)
         return result
 
-    @contextmanager
-    def _open(self, spec: ExecSpec, options: ExecOptions) -> Iterator[ExecStream]:
-        with self._transport.open(self._call(spec, options)) as answer:
-            if answer.response.headers.get("content-type") != names.MEDIA_FRAMES:
-                raise faults.unknown_outcome(faults.not_ours(answer.response).detail, self.id)
-            yield ExecStream(answer, self.id)
+    def _judge(self, result: ExecResult, output: Follow, kept: dict[str, HeadTail]) -> ExecResult:
+        if result.abandoned:
+            raise faults.unknown_outcome(
+                f"the command was ended: nobody could read it for {ATTACHED_GRACE_S:.0f} s", self.id
+            )
+        lacking = {gap.stream for gap in output.gaps}
+        return result._replace(
+            stdout=kept["stdout"].value(),
+            stderr=kept["stderr"].value(),
+            stdout_truncated=kept["stdout"].truncated or "stdout" in lacking,
+            stderr_truncated=kept["stderr"].truncated or "stderr" in lacking,
+        )
 
-    def _call(self, spec: ExecSpec, options: ExecOptions) -> Call:
-        values = dict(options)
-        stdin: Data | None = values.pop("stdin", None)  # type: ignore[assignment]
-        env: Mapping[str, str] = values.pop("env", {})  # type: ignore[assignment]
-        spec = ExecSpec(spec.argv, spec.shell, env=tuple(env.items()), **values)  # type: ignore[arg-type]
-        source = None if stdin is None else Source(stdin)
+    def _call(self, spec: ExecSpec, source: Source | None) -> Call:
         streamed = source is not None and (source.size is None or source.size > INLINE_STDIN_BYTES)
         if source is not None and not streamed:
             spec = spec._replace(stdin=source.whole)
@@ -175,10 +239,28 @@ class Sandbox:
                 "content-type": names.MEDIA_FRAMES if streamed else names.MEDIA_JSON,
             },
             body=FramedBody(body.encode(), source) if source and streamed else Body(Source(body)),
-            repeat=Repeat.UNSENT,
+            # By its id it is found again and not run twice; but a stream cannot be sent again.
+            repeat=Repeat.UNSENT if streamed or spec.exec_id is None else Repeat.SAFE,
             sandbox=self.id,
             silence_s=EXEC_SILENCE_S,
         )
+
+
+def _either(argv: Sequence[str] | None, shell: str | None) -> ExecSpec:
+    if (argv is None) == (shell is None):
+        raise TypeError("give either argv or shell")
+    return ExecSpec(shell=shell) if argv is None else _argv(argv)
+
+
+def _specify(spec: ExecSpec, options: ExecOptions) -> tuple[ExecSpec, Source | None]:
+    """The command with these options, its stdin apart."""
+    if unknown := options.keys() - ExecOptions.__annotations__.keys():
+        raise TypeError(f"unknown option {min(unknown)!r}: see ExecOptions")
+    values = dict(options)
+    stdin: Data | None = values.pop("stdin", None)  # type: ignore[assignment]
+    env: Mapping[str, str] = values.pop("env", {})  # type: ignore[assignment]
+    spec = spec._replace(env=tuple(env.items()), **values)  # type: ignore[arg-type]
+    return spec, None if stdin is None else Source(stdin)
 
 
 def _argv(argv: Sequence[str]) -> ExecSpec:
@@ -196,3 +278,9 @@ def parse_info(answer: object) -> SandboxInfo:
     if not isinstance(answer, dict) or "id" not in answer:
         raise faults.not_understood("a sandbox", answer)
     return SandboxInfo.from_json(answer)
+
+
+def _kill_quietly(process: Process) -> None:
+    """A cancelled command ends at once; where that cannot be said, its grace ends it."""
+    with suppress(SandmanError):
+        process.kill(patience_s=KILL_LIMIT_S)

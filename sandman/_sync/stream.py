@@ -8,7 +8,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
-from sandman import wire
+from sandman import names, wire
 from sandman._core import faults
 from sandman._core.values import Event, Stderr, Stdout
 from sandman.errors import (
@@ -18,10 +18,13 @@ from sandman.errors import (
     UnreachableError,
     from_problem,
 )
+from sandman.handles import STREAMS, Gap
 from sandman.wire import ExecResult, Frame
 
 if TYPE_CHECKING:
     from sandman._sync.transport import Answer, Chunks
+
+_SIGNS_OF_LIFE = frozenset({wire.STDOUT, wire.STDERR, wire.GAP, wire.KEEPALIVE})
 
 
 class ExecStream:
@@ -39,11 +42,28 @@ class ExecStream:
         self._chunks: Chunks = answer.chunks
         self._sandbox = sandbox
         self._decoder = wire.FrameDecoder()
-        self._events: deque[Event] = deque()
+        self._events: deque[Event | Gap] = deque()
         self._result: ExecResult | None = None
         self._failure: SandmanError | None = None
         self.exec_id: str | None = None
         """The command's id, known once it runs."""
+        self.offsets = dict.fromkeys(STREAMS, 0)
+        """Where each stream stands after the events so far."""
+        self.gaps: list[Gap] = []
+        """Bytes that the sandbox no longer had, each told here in its turn."""
+        self.is_alive = False
+        """Something came that shows the command to go on: output, or a keepalive."""
+
+    @classmethod
+    def of(cls, answer: Answer, sandbox: str) -> Self:
+        """The stream in this answer.
+
+        Raises:
+            OutcomeUnknownError: what answered is not our gateway.
+        """
+        if answer.response.headers.get("content-type") != names.MEDIA_FRAMES:
+            raise faults.unknown_outcome(faults.not_ours(answer.response).detail, sandbox)
+        return cls(answer, sandbox)
 
     @property
     def result(self) -> ExecResult:
@@ -71,13 +91,20 @@ class ExecStream:
         return self
 
     def __next__(self) -> Event:
-        while not self._events:
+        while True:
+            while self._events:
+                event = self._events.popleft()
+                if not isinstance(event, Gap):
+                    name = "stdout" if isinstance(event, Stdout) else "stderr"
+                    self.offsets[name] += len(event.data)
+                    return event
+                self.offsets[event.stream] = event.end
+                self.gaps.append(event)
             if self._failure is not None:
                 raise self._failure
             if self._result is not None:
                 raise StopIteration
             self._receive()
-        return self._events.popleft()
 
     def _receive(self) -> None:
         try:
@@ -102,10 +129,13 @@ class ExecStream:
                 pass
 
     def _take(self, frame: Frame) -> None:
+        self.is_alive = self.is_alive or frame.type in _SIGNS_OF_LIFE
         if frame.type == wire.STDOUT:
             self._events.append(Stdout(frame.payload))
         elif frame.type == wire.STDERR:
             self._events.append(Stderr(frame.payload))
+        elif frame.type == wire.GAP:
+            self._events.append(Gap.from_json(wire.load_object(frame.payload)))
         elif frame.type == wire.STARTED:
             self.exec_id = str(wire.load_object(frame.payload).get("exec_id"))
         elif frame.type == wire.EXIT:

@@ -19,7 +19,7 @@ from sandman._core import faults
 from sandman._core.retry import Patience, Repeat, Retry, Voice
 from sandman._sync.bodies import Body, FramedBody, Source
 from sandman._sync.lanes import CLOSE_LIMIT_S, Lane, Lanes
-from sandman.errors import SandmanError
+from sandman.errors import SandmanError, UnreachableError
 from sandman.version import __version__
 
 if TYPE_CHECKING:
@@ -125,15 +125,19 @@ class Transport:
         self._on_retry = on_retry
         self._lanes = Lanes(settings)
         self._voice = Voice()
+        self._has_worked = False
 
     def close(self) -> None:
         """Close all connections."""
         self._lanes.close()
 
     def json(self, call: Call) -> object:
-        """Make the call, read its JSON; None for an answer without a body."""
-        with self.open(call) as answer:
-            return answer.json() if answer.response.status_code != 204 else None
+        """Make the call, read its JSON; None for an answer without a body.
+
+        An answer that breaks off is as good as none: a call that may be repeated is.
+        """
+        _, document = self._persist(call, read=True)
+        return document
 
     @contextmanager
     def open(self, call: Call) -> Iterator[Answer]:
@@ -142,7 +146,7 @@ class Transport:
         Raises:
             SandmanError: any other answer, and any failure of the way there.
         """
-        answer = self._persist(call)
+        answer = self.begin(call)
         whole = True
         try:
             yield answer
@@ -151,8 +155,17 @@ class Transport:
             raise
         finally:
             with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
-                answer.chunks.close()
-                self._lanes.give(answer.lane, whole=whole)
+                self.end(answer, whole=whole)
+
+    def begin(self, call: Call) -> Answer:
+        """The same for an answer that outlives the block, until `end`."""
+        answer, _ = self._persist(call, read=False)
+        return answer
+
+    def end(self, answer: Answer, *, whole: bool = True) -> None:
+        """Close an answer, read to its end or not; not `whole`: it was cancelled somewhere."""
+        answer.chunks.close()
+        self._lanes.give(answer.lane, whole=whole)
 
     def _attempt(self, attempt: Attempt) -> Answer:
         lane = self._lanes.take()
@@ -163,15 +176,31 @@ class Transport:
                 self._lanes.give(lane, whole=isinstance(error, Exception))
             raise
 
-    def _persist(self, call: Call) -> Answer:
+    def _read(self, answer: Answer) -> object:
+        whole = True
+        try:
+            return answer.json() if answer.response.status_code != 204 else None
+        except BaseException as error:
+            whole = isinstance(error, Exception)
+            raise
+        finally:
+            with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+                self.end(answer, whole=whole)
+
+    def _persist(self, call: Call, *, read: bool) -> tuple[Answer, object]:
         limits = self.settings.limits
         wait = limits.retry_s if call.patience_s is None else call.patience_s
         patience = Patience(call.repeat, anyio.current_time() + wait)
         while True:
             attempt = Attempt(call, self.settings)
             try:
-                return self._attempt(attempt)
+                answer = self._attempt(attempt)
+                self._has_worked = True
+                return answer, self._read(answer) if read else None
             except SandmanError as error:
+                if self._has_worked and isinstance(error, UnreachableError):
+                    # Names and TLS were right before: a handshake that broke off will be again.
+                    error.retryable = True
                 pause = patience.pause(
                     error,
                     sent=attempt.sent,
@@ -182,10 +211,11 @@ class Transport:
                     error.sandbox = error.sandbox or call.sandbox
                     error.facts.setdefault("attempts", patience.attempt)
                     raise
-                self._tell(Retry(str(call), error, patience.attempt, pause))
+                self.tell(Retry(str(call), error, patience.attempt, pause))
             anyio.sleep(pause)
 
-    def _tell(self, retry: Retry) -> None:
+    def tell(self, retry: Retry) -> None:
+        """Let the caller, and the log, know of a retry before its pause."""
         logger.log(
             self._voice.level(retry.error, anyio.current_time()),
             "%s: %s; attempt %d follows in %.1f s",

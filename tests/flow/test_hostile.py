@@ -25,7 +25,11 @@ STDOUT = wire.encode_frame(wire.STDOUT, b"out")
 @pytest.mark.parametrize(
     "path",
     ["files/../claim", "files/%2e%2e/claim", "files%2f..%2fclaim", "claim", "files/", "files//",
-     "exec/../../../v1/claim", "\\claim", "files;/claim"],
+     "exec/../../../v1/claim", "\\claim", "files;/claim", "processes/..", "processes/../exec",
+     "processes/../output", "processes/%2e%2e/output", "processes/a%2foutput", "processes/a/outpu%74",
+     "processes/a/claim", "processes/a/output/x", "processes/a b/output", "processes/a%20b/output",
+     "processes//output", "processes/", "processes/a/", "processes/.../output",
+     "processes/" + "a" * 65, "processes/%C3%A9/output", "process%65s", "processes/a/..", "processes/a%00"],
 )  # fmt: skip
 async def test_no_path_leads_past_the_list_of_what_may_be_reached(odd_bed, path):
     made = await odd_bed.allocate()

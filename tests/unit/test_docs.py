@@ -11,7 +11,7 @@ import pytest
 
 from gateway import config as gateway_config
 from gateway.routes.forward import FORWARDED
-from sandman import errors, names, wire
+from sandman import errors, handles, names, wire
 from webhook import config as webhook_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,6 +94,11 @@ def test_every_member_of_a_result_is_documented(field):
 @pytest.mark.parametrize("field", wire.ExecSpec._fields)
 def test_every_option_of_a_command_is_documented(field):
     assert f"`{field}`" in text("docs/api.md")
+
+
+@pytest.mark.parametrize("field", handles.ProcessInfo._fields)
+def test_every_member_of_a_started_command_is_documented(field):
+    assert re.search(rf"\b{field}\b", text("docs/api.md"))
 
 
 def test_links_between_documents_lead_somewhere():

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandman import wire
+from sandman import handles, names, wire
 from sandman.errors import BadRequestError
 
 kinds = st.sampled_from(sorted(wire.FRAME_TYPES))
@@ -75,6 +75,9 @@ specs = st.builds(
     output_limit=st.integers(0, wire.MAX_OUTPUT_LIMIT),
     login=st.booleans(),
     exec_id=st.none() | st.text("abc._-", min_size=1, max_size=64),
+    detached=st.booleans(),
+    attached_grace_s=st.none() | st.floats(0.001, wire.MAX_ATTACHED_GRACE_S),
+    stdin_open=st.booleans(),
 )
 
 
@@ -93,6 +96,7 @@ results = st.builds(
     exit_code=st.integers(0, 255),
     signal=st.none() | st.integers(1, 64),
     timed_out=st.booleans(),
+    abandoned=st.booleans(),
     start_error=st.none() | st.sampled_from(["not_found", "not_executable"]),
     stdout=st.binary(max_size=60),
     stderr=st.binary(max_size=60),
@@ -177,3 +181,64 @@ def test_claims_and_infos_round_trip() -> None:
             wire.Claim.from_json(bad)
     info = wire.Info("boot", "1", "c", 1.5, "/w", 1, 2, 3)
     assert wire.Info.from_json({**info.to_json(), "news": 1}) == info
+
+
+counts = st.integers(0, 2**63 - 1)
+gaps = st.builds(
+    lambda stream, a, b: handles.Gap(stream, min(a, b), max(a, b)),
+    st.sampled_from(handles.STREAMS), counts, counts,
+)  # fmt: skip
+infos = st.builds(
+    handles.ProcessInfo,
+    exec_id=st.text("abc._-", min_size=1, max_size=64),
+    state=st.sampled_from([handles.RUNNING, handles.ENDED]),
+    started_at=st.just("2026-11-29T12:00:00Z"),
+    detached=st.booleans(),
+    stdin_bytes=counts,
+    stdout_bytes=counts,
+    stderr_bytes=counts,
+    result=st.none() | results,
+)
+
+
+@given(gaps)
+def test_gaps_round_trip(gap: handles.Gap) -> None:
+    assert handles.Gap.from_json(json.loads(json.dumps(gap.to_json()))) == gap
+
+
+@given(infos)
+def test_started_commands_round_trip(info: handles.ProcessInfo) -> None:
+    assert handles.ProcessInfo.from_json(json.loads(json.dumps(info.to_json()))) == info
+    assert "stdout" not in json.dumps(info.to_json(streams=False).get("result") or {}).replace(
+        "stdout_bytes", ""
+    ).replace("stdout_truncated", "")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"stream": "stdin", "from": 0, "to": 1}, {"stream": "stdout", "from": 2, "to": 1},
+        {"stream": "stdout", "from": -1, "to": 1}, {"stream": "stdout", "from": "0", "to": 1},
+    ],
+)  # fmt: skip
+def test_what_is_no_gap(body: dict[str, object]) -> None:
+    with pytest.raises(BadRequestError):
+        handles.Gap.from_json(body)
+
+
+@pytest.mark.parametrize("body", [{}, {"exec_id": "a", "state": "gone"}, {"exec_id": ""}])
+def test_what_is_no_started_command(body: dict[str, object]) -> None:
+    with pytest.raises(BadRequestError):
+        handles.ProcessInfo.from_json(body)
+
+
+@given(st.text(max_size=70))
+def test_what_can_name_a_command(name: str) -> None:
+    allowed = set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+    expected = 0 < len(name) <= 64 and set(name) <= allowed and set(name) != {"."}
+    assert names.is_exec_id(name) == expected
+
+
+@pytest.mark.parametrize("name", ["a\n", ".", "..", "a" * 65, "", None, 7, "a/b", "%41"])
+def test_what_cannot_name_a_command(name: object) -> None:
+    assert not names.is_exec_id(name)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.client.fake_gateway import FakeGateway
+from tests.unit.client.way import Way
+from tests.unit.daemon import harness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,3 +29,17 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 def gateway() -> Iterator[FakeGateway]:
     with FakeGateway() as gateway:
         yield gateway
+
+
+@pytest.fixture(scope="session")
+def real_daemon() -> Iterator[harness.Daemon]:
+    """The daemon itself, shared."""
+    running = harness.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def way(real_daemon: harness.Daemon) -> Iterator[Way]:
+    with Way(real_daemon) as one:
+        yield one

@@ -507,6 +507,10 @@ class FakeGateway:
         connection.frame(wire.EXIT, result.to_json(streams=False))
         connection.finish()
 
+    def _kill(self, connection: Connection, request: Request, sandbox: str, exec_id: str) -> None:
+        self._find(sandbox)
+        connection.answer(204)
+
     def _run(self, connection: Connection, spec: wire.ExecSpec, root: Path) -> wire.ExecResult:
         argv = list(spec.argv) if spec.argv else ["/bin/sh", "-c", spec.shell or ""]
         started = time.monotonic()
@@ -637,6 +641,7 @@ ROUTES: Iterable[tuple[str, str, Callable]] = (
     ("DELETE", "/v1/runs/([^/]+)", FakeGateway._release_run),
     ("GET", "/v1/pools", FakeGateway._pools),
     ("POST", "/v1/sandboxes/([^/]+)/exec", FakeGateway._exec),
+    ("DELETE", "/v1/sandboxes/([^/]+)/processes/([^/]+)", FakeGateway._kill),
     ("GET", "/v1/sandboxes/([^/]+)/files", FakeGateway._read),
     ("HEAD", "/v1/sandboxes/([^/]+)/files", FakeGateway._head),
     ("PUT", "/v1/sandboxes/([^/]+)/files", FakeGateway._write),

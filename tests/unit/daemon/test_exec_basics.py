@@ -285,8 +285,9 @@ def test_exec_id_is_never_run_twice(daemon: Daemon) -> None:
     result = daemon.exec(argv=["true"], exec_id="my.id-1")
     assert result.exec_id == "my.id-1"
     assert result.boot_id == daemon.client.get("/v1/info").json()["boot_id"]
-    assert daemon.refuse(argv=["true"], exec_id="my.id-1")["reason"] == "conflict"
-    for bad in ("", "x" * 65, "a/b", "é"):
+    assert daemon.exec(argv=["true"], exec_id="my.id-1") == result
+    assert daemon.refuse(argv=["false"], exec_id="my.id-1")["reason"] == "conflict"
+    for bad in ("", "x" * 65, "a/b", "é", ".", ".."):
         assert daemon.refuse(argv=["true"], exec_id=bad)["field"] == "exec_id"
 
 
@@ -294,6 +295,7 @@ def test_exec_id_of_a_command_that_never_ran_is_free_again(daemon: Daemon) -> No
     assert daemon.refuse(argv=["true"], exec_id="again", cwd="/no")["reason"] == "path_not_found"
     assert daemon.exec(argv=["true"], exec_id="again").exit_code == 0
     assert daemon.exec(argv=["no-such"], exec_id="gone").exit_code == 127
+    assert daemon.exec(argv=["no-such"], exec_id="gone").start_error == "not_found"
     assert daemon.refuse(argv=["true"], exec_id="gone")["reason"] == "conflict"
 
 

@@ -19,7 +19,8 @@ from daemon.drain import Drain
 from daemon.exchange import CallerGoneError, Exchange
 from daemon.http1 import Head
 from daemon.init import Ended, Reaper
-from daemon.processes import Process, Processes
+from daemon.process import Process
+from daemon.processes import Processes
 from daemon.spawn import Descriptors, DirectoryError, Program, spawn
 from daemon.state import Sandbox
 from daemon.streams import Stdin, Stream
@@ -239,7 +240,7 @@ class TestProcess:
 
     def test_an_end_after_it_was_given_up(self) -> None:
         table = self.make()
-        process = table.reserve("a")
+        process, _ = table.reserve("a")
         assert process.wall_s >= 0
         assert "a" in repr(process)
         table.finish(process)
@@ -250,12 +251,12 @@ class TestProcess:
         monkeypatch.setattr(processes, "MAX_ENDED", 3)
         table = self.make()
         for number in range(5):
-            process = table.reserve(f"n{number}")
+            process, _ = table.reserve(f"n{number}")
             process.pid = number
             table.finish(process)
         others = table.others(Process("x", "tag"))
         assert [life.leader for life in others] == [2, 3, 4]
-        assert table.reserve("n1").exec_id == "n1"
+        assert table.reserve("n1")[1]
 
     @pytest.mark.parametrize("made", [None, "file"])
     def test_a_null_device_that_is_none(

@@ -19,7 +19,7 @@ from daemon.exchange import Exchange
 from daemon.http1 import Head
 from daemon.init import Ended
 from daemon.outputs import OutputLog
-from daemon.processes import Process
+from daemon.process import Process
 from daemon.replies import Reply
 from daemon.streams import Stream
 from sandman import wire
@@ -61,6 +61,8 @@ def end(process: Process) -> None:
 
 class Reader:
     """A caller that counts, and has room only when the test says so."""
+
+    pace = None
 
     def __init__(self, process: Process) -> None:
         self.process = process

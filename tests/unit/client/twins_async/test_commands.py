@@ -83,10 +83,11 @@ async def test_options_travel(gateway: FakeGateway) -> None:
         assert gateway.requests[-1].json() == {
             "argv": ["a", "\udcff"], "cwd": "/w", "env": {"A": "1"}, "env_mode": "replace", "user": 7,
             "stdin_b64": "aW4=", "timeout_s": 5, "merge_stderr": True, "output_limit": 9,
-            "exec_id": "mine",
+            "exec_id": "mine", "attached_grace_s": 15.0,
         }  # fmt: skip
         gateway.plan("POST", frames(STARTED, EXIT))
-        await box.run("a b", login=True)
+        async with box.stream(shell="a b", login=True) as stream:
+            await stream.wait()
         assert gateway.requests[-1].json() == {"shell": "a b", "login": True}
 
 
@@ -193,7 +194,8 @@ async def test_silence_without_keepalives_is_an_unknown_outcome(
     async with Client(gateway.url, TOKEN) as client:
         async with client.sandbox() as box:
             with pytest.raises(errors.OutcomeUnknownError, match="fell silent") as caught:
-                await box.run("sleep 30")
+                async with box.stream(shell="sleep 30") as stream:
+                    await stream.wait()
             assert caught.value.sandbox == box.id
             assert not caught.value.retryable
         assert gateway.settled()
@@ -222,10 +224,75 @@ async def test_no_result_is_never_a_result(gateway: FakeGateway, case: str) -> N
     async with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
         gateway.plan("POST", BROKEN[case])
         with pytest.raises(errors.OutcomeUnknownError, match="may or may not") as caught:
-            await box.exec(["true"])
+            async with box.stream(["true"]) as stream:
+                await stream.wait()
         assert caught.value.sandbox == box.id
         assert len(gateway.calls("POST /v1/sandboxes/")) == 1
         assert (await box.exec(["true"])).ok
+
+
+@pytest.mark.parametrize("case", BROKEN)
+@on_backends
+async def test_53_without_a_result_exec_comes_back_to_the_same_command(
+    gateway: FakeGateway, case: str
+) -> None:
+    told: list[str] = []
+    async with (
+        Client(gateway.url, TOKEN, on_retry=lambda r: told.append(r.call)) as client,
+        client.sandbox() as box,
+    ):
+        gateway.plan("POST /v1/sandboxes/", BROKEN[case])
+        gateway.plan(f"GET /v1/sandboxes/{box.id}/processes/", frames((wire.STDOUT, b"rest"), EXIT))
+        result = await box.run("printf rest")
+        assert result.stdout.endswith(b"rest")
+        names = [r.json()["exec_id"] for r in gateway.requests if r.target.endswith("/exec")]
+        assert len(set(names)) == 1
+        assert all("?stdout=" in r.target for r in gateway.requests if "/processes/" in r.target)
+        assert len(told) == 1
+
+
+@pytest.mark.parametrize("rest", ["cut again", "forgotten", "abandoned"])
+@on_backends
+async def test_53_a_command_that_cannot_be_found_again_is_of_unknown_outcome(
+    gateway: FakeGateway, rest: str
+) -> None:
+    limits = Limits(retry_s=0.3)
+    async with Client(gateway.url, TOKEN, limits=limits) as client, client.sandbox() as box:
+        left = (wire.EXIT, wire.ExecResult(143, abandoned=True).to_json(streams=False))
+        action = {
+            "cut again": frames(STARTED, end=False),
+            "forgotten": problem(errors.NotFoundError("no command")),
+            "abandoned": frames(STARTED, left),
+        }[rest]
+        gateway.plan("POST /v1/sandboxes/", frames(STARTED, (wire.STDOUT, b"x"), end=False))
+        gateway.plan("GET", *[action] * 9)
+        with pytest.raises(errors.OutcomeUnknownError) as caught:
+            await box.exec(["true"])
+        assert caught.value.sandbox == box.id
+        assert len(gateway.calls("POST /v1/sandboxes/")) == 1
+
+
+@on_backends
+async def test_53_a_streamed_input_is_not_sent_again(gateway: FakeGateway) -> None:
+    async with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        gateway.plan("POST /v1/sandboxes/", drop)
+        gateway.plan("GET", frames(STARTED, EXIT))
+        assert (await box.exec(["cat"], stdin=[b"x" * 300_000])).ok
+        gateway.plan("POST /v1/sandboxes/", drop)
+        with pytest.raises(errors.OutcomeUnknownError):
+            await box.exec(["cat"], stdin=[b"x" * 300_000])
+        assert len(gateway.calls("POST /v1/sandboxes/")) == 2
+
+
+@on_backends
+async def test_20_what_was_lost_on_the_way_back_is_marked(gateway: FakeGateway) -> None:
+    async with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        gateway.plan("POST /v1/sandboxes/", frames(STARTED, (wire.STDOUT, b"ab"), end=False))
+        gap = (wire.GAP, {"stream": "stdout", "from": 2, "to": 7})
+        gateway.plan("GET", frames(gap, (wire.STDOUT, b"z"), end=False), frames(EXIT))
+        result = await box.exec(["true"])
+        assert (result.stdout, result.stdout_truncated) == (b"abz", True)
+        assert gateway.requests[-1].query == {"stdout": "8", "stderr": "0"}
 
 
 @on_backends
@@ -253,14 +320,13 @@ async def test_a_connection_that_breaks_after_the_result_does_not_matter(
 async def test_typed_refusals_are_not_repeated(gateway: FakeGateway) -> None:
     async with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
         for error in (
-            errors.UnreachableError("x"),
             errors.UserUnsupportedError("y"),
             errors.DiedError("z"),
         ):
             gateway.plan("POST", problem(error))
             with pytest.raises(type(error)):
                 await box.exec(["true"])
-        assert len(gateway.calls("POST /v1/sandboxes/")) == 3
+        assert len(gateway.calls("POST /v1/sandboxes/")) == 2
 
 
 @on_backends

@@ -249,9 +249,11 @@ async def test_a_silent_gateway_is_unreachable(gateway: FakeGateway, monkeypatch
 
 
 @on_backends
-async def test_an_answer_that_breaks_off_is_unreachable(gateway: FakeGateway) -> None:
-    async with Client(gateway.url, TOKEN) as client:
+async def test_an_answer_that_breaks_off_is_as_good_as_none(gateway: FakeGateway) -> None:
+    async with Client(gateway.url, TOKEN, limits=Limits(retry_s=0.2)) as client:
         gateway.plan("GET", cut)
+        assert len(await client.pools()) == 1
+        gateway.plan("GET", *[cut] * 9)
         with pytest.raises(errors.UnreachableError, match="broke"):
             await client.pools()
 

@@ -1,0 +1,194 @@
+"""`/v1/processes`: commands that are started, and looked after in calls of their own."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from daemon import http1, tree
+from daemon.exchange import Response
+from daemon.follow import follow, wait_settled
+from daemon.process import ROOM_BYTES
+from daemon.replies import Reply, dump
+from daemon.stop import Stop, send
+from daemon.uploads import read_spec
+from sandman import names, wire
+from sandman.errors import BadRequestError, ConflictError
+from sandman.handles import ATTACHED_GRACE_S, MAX_STDIN_BYTES, MAX_WAIT_S, STREAMS
+
+if TYPE_CHECKING:
+    from daemon.exchange import Exchange
+    from daemon.process import Process
+    from daemon.processes import Processes
+    from daemon.runner import Runner
+
+_STDIN_WAIT_S = 10.0
+"""For a command that does not read; then the caller is told how much was taken and may ask again."""
+_MAX_SIGNAL_BYTES = 4096
+_SIGNALS = {s.name: int(s) for s in signal.Signals}
+
+
+class Handles:
+    """The handlers of `processes`."""
+
+    def __init__(self, processes: Processes, runner: Runner) -> None:
+        self._processes = processes
+        self._runner = runner
+
+    def start(self, exchange: Exchange) -> None:
+        """Start a command, or find the one that was started by this very call before."""
+        spec = read_spec(exchange)
+        process, is_new = self._runner.claim(spec, ATTACHED_GRACE_S)
+        if is_new:
+            process.is_kept = True
+            if self._runner.start(process, spec):
+                self._runner.keep(process, spec.timeout_s)
+        process.begun.wait()
+        self._tell(exchange, process)
+
+    def list(self, exchange: Exchange) -> None:
+        """All that are remembered, without their output."""
+        found = [_info(process, streams=False) for process in self._processes.all()]
+        exchange.respond(Response(200, dump({"processes": found}), names.MEDIA_JSON))
+
+    def get(self, exchange: Exchange) -> None:
+        """State and result, at once or when it has ended."""
+        process = self._find(exchange)
+        wait_s = _seconds(exchange, "wait_s")
+        if wait_s:
+            wait_settled(process, exchange, wait_s)
+        self._tell(exchange, process)
+
+    def output(self, exchange: Exchange) -> None:
+        """Everything from these offsets on, as it comes."""
+        process = self._find(exchange)
+        query = http1.parse_query(exchange.head.query)
+        cursors = {name: _offset(query, name) or 0 for name in STREAMS}
+        reply = Reply(exchange, None, frames=True, cursors=cursors)
+        follow(process, reply, self._processes.boot_id)
+
+    def stdin(self, exchange: Exchange) -> None:
+        """Add to the input, each byte once, and close it when asked to."""
+        process = self._find(exchange)
+        query = http1.parse_query(exchange.head.query)
+        data = exchange.read_body(MAX_STDIN_BYTES)
+        process.begun.wait()
+        left = _feed(process, data, _offset(query, "offset"))
+        if query.get("close", b"0") == b"1" and not left and process.stdin is not None:
+            process.stdin.end()
+            process.nudge()
+        self._tell(exchange, process)
+
+    def signal(self, exchange: Exchange) -> None:
+        """Signal the leader, or all of the tree."""
+        process = self._find(exchange)
+        reader = wire.Fields(wire.load_object(exchange.read_body(_MAX_SIGNAL_BYTES)))
+        number = _signal_number(reader)
+        whole = reader.flag("tree")
+        reader.finish()
+        process.begun.wait()
+        self._processes.signal(process, number)
+        if whole:
+            for pid in self._members(process) - {process.pid}:
+                send(pid, number)
+        exchange.respond(Response(204))
+
+    def kill(self, exchange: Exchange) -> None:
+        """Have the whole tree ended. What is not known does not run either."""
+        process = self._processes.get(_exec_id(exchange))
+        if process is not None:
+            process.stop_asked = True
+            process.nudge()
+            if process.is_settled and process.pid and self._members(process):
+                threading.Thread(target=self._end_survivors, args=(process,), daemon=True).start()
+        exchange.respond(Response(204))
+
+    def _end_survivors(self, process: Process) -> None:
+        """What the command left running in the background."""
+        stop = Stop(process, lambda: self._processes.others(process), time.monotonic())
+        while not stop.is_done:
+            stop.step(time.monotonic())
+            time.sleep(max(0.0, stop.next_at - time.monotonic()))
+
+    def _members(self, process: Process) -> set[int]:
+        return tree.members(tree.snapshot() or {}, process.life, self._processes.others(process))
+
+    def _find(self, exchange: Exchange) -> Process:
+        return self._processes.find(_exec_id(exchange))
+
+    def _tell(self, exchange: Exchange, process: Process) -> None:
+        if process.failure is not None:
+            raise process.failure
+        exchange.respond(Response(200, dump(_info(process)), names.MEDIA_JSON))
+
+
+def _exec_id(exchange: Exchange) -> str:
+    return exchange.head.path.split("/")[3]
+
+
+def _info(process: Process, *, streams: bool = True) -> dict[str, object]:
+    info = process.info
+    if process.is_settled:
+        info = info._replace(result=process.full_result if streams else process.result)
+    return info.to_json(streams=streams)
+
+
+def _feed(process: Process, data: bytes, offset: int | None) -> int:
+    """Give these bytes to the command; how many of them it did not take in time."""
+    stdin = process.stdin
+    if stdin is None or not stdin.is_open:
+        raise ConflictError("its stdin is not open: start it with stdin_open", field="stdin_open")
+    taken = stdin.taken
+    start = taken if offset is None else offset
+    if start > taken:
+        raise ConflictError(
+            f"its stdin has {taken} bytes so far: there is no offset {start}",
+            field="offset",
+            facts={"stdin_bytes": taken},
+        )
+    data = data[taken - start :]
+    if data and stdin.is_ended:
+        raise ConflictError("its stdin is closed, or it reads no more", field="stdin")
+    until = time.monotonic() + _STDIN_WAIT_S
+    while data and stdin.wait_room(ROOM_BYTES, until - time.monotonic()) and not stdin.is_ended:
+        stdin.feed(data[:ROOM_BYTES])
+        data = data[ROOM_BYTES:]
+        process.nudge()
+    return len(data)
+
+
+def _signal_number(reader: wire.Fields) -> int:
+    given = reader.text_or_int("signal")
+    if isinstance(given, str):
+        name = given.upper()
+        number = _SIGNALS.get(name if name.startswith("SIG") else f"SIG{name}", 0)
+    else:
+        number = given or 0
+    if not 0 < number < signal.NSIG:
+        raise reader.fail("signal", "a signal's name, as TERM, or its number")
+    return number
+
+
+def _offset(query: dict[str, bytes], name: str) -> int | None:
+    text = query.get(name)
+    if text is None:
+        return None
+    if not 0 < len(text) <= 18 or not text.isdigit():
+        raise BadRequestError(f"{name} must be a number of bytes", field=name)
+    return int(text)
+
+
+def _seconds(exchange: Exchange, name: str) -> float:
+    text = http1.parse_query(exchange.head.query).get(name)
+    if text is None:
+        return 0.0
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= MAX_WAIT_S:
+        raise BadRequestError(f"{name} must be 0 to {MAX_WAIT_S:.0f} seconds", field=name)
+    return seconds

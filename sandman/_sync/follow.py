@@ -1,0 +1,190 @@
+# Written by scripts/unasync.py from sandman/_async/follow.py: change that, not this.
+# ruff: noqa: RUF100, SIM117 - `async with` and `with` do not join, their twins could
+"""A command's output over as many connections as it takes."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Self
+
+from sandman import names
+from sandman._core import blocking as anyio
+from sandman._core import faults
+from sandman._core.config import EXEC_SILENCE_S
+from sandman._core.retry import Patience, Repeat, Retry
+from sandman._sync.lanes import CLOSE_LIMIT_S
+from sandman._sync.stream import ExecStream
+from sandman._sync.transport import Call
+from sandman.errors import NotFoundError, OutcomeUnknownError, SandmanError
+from sandman.handles import STREAMS, Gap
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from sandman._core.values import Event
+    from sandman._sync.transport import Answer, Transport
+    from sandman.wire import ExecResult
+
+
+class Follow:
+    """What a command writes, from given offsets on: iterate, then read `result`.
+
+    A connection that breaks is made again from where it broke, no byte lost or repeated, until
+    nothing has come for `Limits.retry_s`. Made by `Process.follow`:
+
+        with process.follow() as output:
+            for event in output:
+                ...  # Stdout(data) or Stderr(data)
+        print(output.result.exit_code)
+
+    Read to its end it needs no block. Leaving early does nothing to a detached command.
+
+    Args:
+        transport: the way to the gateway.
+        sandbox: id of the sandbox.
+        path: of the command at the gateway.
+        offsets: where each stream begins.
+        first: starts the command, and gives its output from the beginning.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        sandbox: str,
+        path: str,
+        offsets: dict[str, int],
+        first: Call | None = None,
+    ) -> None:
+        self._transport = transport
+        self._sandbox = sandbox
+        self._path = path
+        self._first = first
+        self._starting = first
+        self._answer: Answer | None = None
+        self._stream: ExecStream | None = None
+        self._result: ExecResult | None = None
+        self._patience: Patience | None = None
+        self._lost: SandmanError | None = None
+        self.offsets = offsets
+        """Where each stream stands after the events so far."""
+        self.gaps: list[Gap] = []
+        """Bytes that the sandbox no longer had when they were asked for."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+            self.close(whole=error is None or isinstance(error, Exception))
+
+    def close(self, *, whole: bool = True) -> None:
+        """Stop reading; not `whole`: the reading was cancelled somewhere."""
+        answer, self._answer = self._answer, None
+        self._stream = None
+        if answer is not None:
+            with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+                self._transport.end(answer, whole=whole)
+
+    @property
+    def result(self) -> ExecResult:
+        """How the command ended; its `stdout` and `stderr` are empty, they were the events.
+
+        Raises:
+            RuntimeError: it has not ended yet: iterate to the end.
+        """
+        if self._result is None:
+            raise RuntimeError("the command has not ended yet: iterate to the end")
+        return self._result
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        while self._result is None:
+            try:
+                stream = self._stream or self._connect()
+                event = next(stream, None)
+            except SandmanError as error:
+                pause = self._after(error)
+            else:
+                if event is not None:
+                    self._note(stream)
+                    return event
+                self._note(stream)
+                self._result = stream.result
+                self.close()
+                break
+            anyio.sleep(pause)
+        raise StopIteration
+
+    @property
+    def _may_run(self) -> bool:
+        """Whether the command is this one's own, and may have been started."""
+        return self._starting is not None and self._starting.sent
+
+    def _note(self, stream: ExecStream) -> None:
+        """How far this connection has come."""
+        self.offsets.update(stream.offsets)
+        self.gaps += stream.gaps
+        stream.gaps.clear()
+        if stream.exec_id is not None:
+            self._first = None  # it runs: from now on its output is asked for
+        if stream.is_alive:
+            self._patience = None
+
+    def _connect(self) -> ExecStream:
+        self._answer = self._transport.begin(self._first or self._call())
+        self._stream = ExecStream.of(self._answer, self._sandbox)
+        self._stream.offsets.update(self.offsets)
+        return self._stream
+
+    def _call(self) -> Call:
+        query = "&".join(f"{name}={self.offsets[name]}" for name in STREAMS)
+        return Call(
+            "GET",
+            f"{self._path}/output?{query}",
+            headers={"accept": names.MEDIA_FRAMES},
+            sandbox=self._sandbox,
+            silence_s=EXEC_SILENCE_S,
+        )
+
+    def _after(self, error: SandmanError) -> float:
+        """The pause before the next connection.
+
+        Raises:
+            SandmanError: there will be none.
+        """
+        if self._stream is not None:
+            self._note(self._stream)
+        is_of_call = self._answer is None  # the transport has been patient with it already
+        self.close()
+        is_spent = self._first is not None and self._first.repeat is Repeat.UNSENT
+        if is_spent and isinstance(error, OutcomeUnknownError):
+            self._first = None  # its input cannot be sent again; perhaps it has arrived
+            is_of_call = False
+        if is_of_call:
+            raise self._final(error)
+        if self._patience is None:
+            until = anyio.current_time() + self._transport.settings.limits.retry_s
+            self._patience = Patience(Repeat.SAFE, until)
+        self._lost = error
+        now = anyio.current_time()
+        dice = random.random()  # noqa: S311 - spreads callers, guards nothing
+        pause = self._patience.pause(error, sent=True, now=now, dice=dice)
+        if pause is None:
+            raise self._final(error)
+        self._transport.tell(Retry(f"GET {self._path}", error, self._patience.attempt, pause))
+        return pause
+
+    def _final(self, error: SandmanError) -> SandmanError:
+        """What the caller hears: of a command that may have run, that nobody knows."""
+        if isinstance(error, NotFoundError) and self._lost is not None:
+            error = self._lost  # it never came to run, or it is forgotten: nobody can tell which
+        if not self._may_run or not error.retryable:
+            return error
+        return faults.unknown_outcome(error.detail, self._sandbox)

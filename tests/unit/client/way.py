@@ -1,0 +1,82 @@
+"""The way from a client to a real daemon: what the gateway does to paths, and connections that break."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.unit.daemon.harness import Daemon
+
+SANDBOX = "box-1"
+
+
+class Way:
+    """Forwards `/v1/sandboxes/box-1/x` to the daemon's `/v1/x`, one call a connection.
+
+    `cuts`: after how many bytes of their answers the next connections break; None: never. `lost`:
+    calls from now on that are carried out and whose answer never comes.
+    """
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self.cuts: deque[int | None] = deque()
+        self.calls: list[str] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __enter__(self) -> Way:
+        self._spawn(self._accept)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(5)
+
+    def _spawn(self, call, *args) -> None:
+        self._threads.append(threading.Thread(target=call, args=args, daemon=True))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self._spawn(self._serve, self._listener.accept()[0])
+
+    def _serve(self, caller: socket.socket) -> None:
+        with contextlib.suppress(OSError), caller, self.daemon.connect() as upstream:
+            data = b""
+            while b"\r\n\r\n" not in data:
+                piece = caller.recv(65536)
+                if not piece:
+                    return
+                data += piece
+            line, _, rest = data.partition(b"\r\n")
+            self.calls.append(line.decode().rpartition(" ")[0])
+            line = re.sub(rb"/v1/sandboxes/%b/" % SANDBOX.encode(), b"/v1/", line)
+            cut = self.cuts.popleft() if self.cuts else None
+            upstream.settimeout(None)
+            upstream.sendall(line + b"\r\nConnection: close\r\n" + rest)
+            self._spawn(pump, caller, upstream, None)
+            pump(upstream, caller, cut)
+
+
+def pump(source: socket.socket, target: socket.socket, most: int | None) -> None:
+    """Pass bytes on, at most so many; then both are at their end."""
+    left = 10**12 if most is None else most
+    with contextlib.suppress(OSError):
+        while left and (data := source.recv(min(65536, left))):
+            target.sendall(data)
+            left -= len(data)
+    for sock in (source, target):
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
