@@ -84,8 +84,9 @@ class Settings:
     connect_s: float = 5.0
     """Seconds to connect to a daemon: it is one network hop away."""
 
-    loss_s: float = 5.0
-    """Seconds to find out why a sandbox stopped answering before the caller hears `unreachable`."""
+    loss_s: float = 10.0
+    """Seconds to find out why a sandbox stopped answering before the caller hears `unreachable`. A
+    kubelet tells of a death within two seconds, and on a busy node within ten."""
 
     grace_s: float = 30.0
     """Seconds that calls in flight get when the gateway is asked to stop."""
