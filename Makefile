@@ -7,6 +7,8 @@ PYTHON ?= python3
 VENV ?= .venv
 PY := $(VENV)/bin/python
 PYTEST := -m pytest -ra --junit-xml
+# Two workers; the tests of the one cluster go to one of them, together.
+PARALLEL := --numprocesses 2 --dist loadgroup
 BED := $(PY) -m tests.cluster.bed
 # Where `make images` pushes, and what gateway and webhook stand on.
 REGISTRY ?= 127.0.0.1:5000
@@ -56,7 +58,7 @@ lint: setup ## everything that reads the code without running it
 .PHONY: test
 test: setup ## unit and flow tests, with the coverage gate; needs no cluster
 	$(VENV)/bin/coverage erase
-	$(VENV)/bin/coverage run $(PYTEST)=build/junit/test.xml tests/unit tests/flow
+	$(VENV)/bin/coverage run $(PYTEST)=build/junit/test.xml $(PARALLEL) tests/unit tests/flow
 	$(VENV)/bin/coverage combine --quiet
 	$(VENV)/bin/coverage report
 
@@ -67,7 +69,7 @@ test-cluster: setup ## tests on the real cluster; it stays up if it was up
 .PHONY: test-all
 test-all: setup ## both in one session, with the coverage gate: what CI runs
 	$(VENV)/bin/coverage erase
-	$(VENV)/bin/coverage run $(PYTEST)=build/junit/test-all.xml tests/unit tests/flow tests/cluster
+	$(VENV)/bin/coverage run $(PYTEST)=build/junit/test-all.xml $(PARALLEL) tests/unit tests/flow tests/cluster
 	$(VENV)/bin/coverage combine --quiet
 	$(VENV)/bin/coverage report
 

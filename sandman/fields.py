@@ -111,7 +111,7 @@ class Fields:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
-            raise self.fail(name, "a number of seconds greater than 0")
+            raise self.fail(name, "a number of seconds greater than 0 and less than 1e9")
         return float(value)
 
     def count(self, name: str, default: int, most: int, least: int = 0) -> int:

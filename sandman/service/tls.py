@@ -16,7 +16,7 @@ def server_context(certificate_pem: bytes, key_pem: bytes) -> ssl.SSLContext:
         key_pem: its private key, not encrypted. Never reaches a disk.
 
     Raises:
-        ssl.SSLError: they are not PEM, or do not belong together.
+        ssl.SSLError: they are not PEM, do not belong together, or the key is encrypted.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -27,7 +27,8 @@ def server_context(certificate_pem: bytes, key_pem: bytes) -> ssl.SSLContext:
     try:
         with os.fdopen(os.dup(descriptor), "wb") as file:
             file.write(key_pem.rstrip() + b"\n" + certificate_pem)
-        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+        # Of an encrypted key OpenSSL would ask a terminal for the password, and wait: it gets an empty one.
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=b"")
     finally:
         os.close(descriptor)
     return context

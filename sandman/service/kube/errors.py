@@ -22,6 +22,10 @@ import msgspec
 from sandman.service.kube import objects
 
 
+MAX_RETRY_AFTER_S = 3600.0
+"""Seconds; the most that a Retry-After header is believed."""
+
+
 class KubeError(Exception):
     """Root of the tree.
 
@@ -146,7 +150,8 @@ def parse_retry_after(value: str | None) -> float | None:
     """Seconds of a Retry-After header; the API server sends whole seconds, never a date."""
     if value is None or not value.strip().isdecimal():
         return None
-    return float(value)
+    # A number of 400 digits would be infinite, and who sleeps for it never wakes.
+    return min(float(value), MAX_RETRY_AFTER_S)
 
 
 def from_status(

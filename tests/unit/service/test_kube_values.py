@@ -133,6 +133,7 @@ def test_the_servers_wish_to_wait_is_found_in_header_and_body():
     assert errors.from_answer(429, body, "7").retry_after == 7
     assert errors.from_answer(429, b"", "Wed, 21 Oct").retry_after is None
     assert errors.parse_retry_after("-1") is None
+    assert errors.parse_retry_after("9" * 400) == errors.MAX_RETRY_AFTER_S
 
 
 def test_errors_read_well():

@@ -9,7 +9,13 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -129,6 +135,15 @@ def test_openssl_shakes_hands_with_it():
     assert _handshake(client, server, DNS)
     with pytest.raises(ssl.SSLCertVerificationError):
         _handshake(client, server, "other.example")
+
+
+def test_of_an_encrypted_key_nobody_is_asked_the_password(leaf):
+    key = load_pem_private_key(leaf.key, password=None)
+    locked = key.private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"a password")
+    )
+    with pytest.raises(ssl.SSLError):
+        tls.server_context(leaf.certificate, locked)
 
 
 def _handshake(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> str | None:
