@@ -21,7 +21,6 @@ import msgspec
 
 from sandman.service.kube import objects
 
-
 MAX_RETRY_AFTER_S = 3600.0
 """Seconds; the most that a Retry-After header is believed."""
 
