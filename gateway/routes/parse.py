@@ -11,7 +11,7 @@ from sandman import names, wire
 from sandman.errors import BadRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from gateway.config import Settings
 
@@ -94,6 +94,22 @@ def run_name(text: str | None) -> str | None:
     if text is not None and not names.is_label(text):
         raise BadRequestError("run must be 1 to 63 of A-Z a-z 0-9 . _ -", field="run")
     return text
+
+
+def list_query(pairs: Sequence[tuple[str, str]]) -> str | None:
+    """The query of `GET /v1/sandboxes`: the run, or None for all.
+
+    Who misspells it must not be shown, and perhaps then release, everything.
+
+    Raises:
+        BadRequestError: another parameter, or the same one twice.
+    """
+    for name, _ in pairs:
+        if name != "run":
+            raise BadRequestError(f"unknown parameter {name[:64]!r}; known: run", field=name[:64])
+    if len(pairs) > 1:
+        raise BadRequestError("run was given more than once", field="run")
+    return run_name(pairs[0][1]) if pairs else None
 
 
 def idempotency_key(text: str | None) -> str | None:

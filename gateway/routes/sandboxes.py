@@ -74,7 +74,7 @@ class SandboxRoutes:
         """`GET /v1/sandboxes?run=`."""
         principal = self._context.principal(request)
         policy.may_manage(principal)
-        run = parse.run_name(request.query_params.get("run"))
+        run = parse.list_query(request.query_params.multi_items())
         found = self._context.roster.registry.of_tenant(principal.tenant, run)
         return Json({"sandboxes": [self._shown(one) for one in found]})
 

@@ -110,3 +110,23 @@ def test_what_would_not_fit_on_a_pod_is_refused_with_its_own_field(body, field):
 )  # fmt: skip
 def test_a_sandbox_id_holds_a_pods_name_or_is_none(sandbox, name):
     assert parse.pod_name(sandbox) == name
+
+
+def test_the_query_of_a_list_is_one_run_or_none():
+    assert parse.list_query([]) is None
+    assert parse.list_query([("run", "r1")]) == "r1"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "field"),
+    [
+        ([("rnu", "r1")], "rnu"),
+        ([("run", "r1"), ("labels", "x")], "labels"),
+        ([("run", "r1"), ("run", "r2")], "run"),
+        ([("run", "")], "run"),
+    ],
+)
+def test_a_list_that_would_show_more_than_was_asked_is_refused(pairs, field):
+    with pytest.raises(BadRequestError) as caught:
+        parse.list_query(pairs)
+    assert caught.value.field == field
