@@ -26,10 +26,16 @@ def main(argv: list[str] | None = None) -> int:
     key = commands.add_parser("make-key", help="make an API key and the patch that installs it")
     key.add_argument("key_id", help="name of the key: a-z, 0-9 and dashes")
     key.add_argument("--tenant", required=True, help="whose sandboxes it makes")
+    key.add_argument(
+        "--weight",
+        type=float,
+        default=1.0,
+        help="share against other tenants that wait (default 1)",
+    )
     arguments = parser.parse_args(argv)
     try:
         if arguments.command == "make-key":
-            return make_key(arguments.key_id, arguments.tenant)
+            return make_key(arguments.key_id, arguments.tenant, arguments.weight)
         settings = Settings.from_env(os.environ)
         log.configure(settings.log_level)
     except ValueError as error:
@@ -40,16 +46,18 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def make_key(key_id: str, tenant: str) -> int:
+def make_key(key_id: str, tenant: str, weight: float = 1.0) -> int:
     """Print the token, once, and the command that makes the gateways accept it.
 
     Raises:
-        ValueError: the id or the tenant cannot be used.
+        ValueError: id, tenant or weight cannot be used.
     """
     if not names.is_label(tenant):
         raise ValueError(f"tenant {tenant!r}: use 1 to 63 of A-Z a-z 0-9 . _ -")
     token = tokens.make_api_key(key_id)
-    entry = base64.b64encode(tokens.api_key_entry(token, tenant)).decode()
+    entry = base64.b64encode(
+        tokens.api_key_entry(token, tenant, tokens.check_weight(weight))
+    ).decode()
     patch = json.dumps({"data": {key_id: entry}})
     print(f"token (shown once): {token}")
     print("install it with:")

@@ -13,6 +13,7 @@ import dataclasses
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from gateway.fairness import FairQueue, Ticket
 from gateway.model import Tier
 
 if TYPE_CHECKING:
@@ -29,15 +30,6 @@ class Slot:
     node: str
     swap: bool
     """Whether its image may be changed."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ticket:
-    """A request that waits for a sandbox."""
-
-    number: int
-    pool: str
-    image: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +62,8 @@ class Allocation:
     def __init__(self, *, cold_max: int, claims_max: int) -> None:
         self._cold_max = cold_max
         self._claims_max = claims_max
-        self._waiting: OrderedDict[int, Ticket] = OrderedDict()
+        # By pool; the one whose turn it is to choose first comes first.
+        self._queues: OrderedDict[str, FairQueue] = OrderedDict()
         # pool → image → uid → slot: a warm match and "any other image" are both found at once.
         self._free: dict[str, dict[str, OrderedDict[str, Slot]]] = {}
         self._slots: dict[str, Slot] = {}
@@ -86,22 +79,20 @@ class Allocation:
     def statistics(self) -> Statistics:
         """Counts for metrics."""
         cold = sum(order.slot is None for order in self._busy.values())
-        return Statistics(len(self._waiting), len(self._slots), len(self._busy) - cold, cold)
+        waiting = sum(len(queue) for queue in self._queues.values())
+        return Statistics(waiting, len(self._slots), len(self._busy) - cold, cold)
 
     def position(self, ticket: Ticket) -> int | None:
         """Place in the queue, first is 1; None when the ticket does not wait."""
-        for place, number in enumerate(self._waiting, 1):
-            if number == ticket.number:
-                return place
-        return None
+        queue = self._queues.get(ticket.pool)
+        return queue.place(ticket.number) if queue is not None else None
 
     # --- what the owner saw ---
 
     def arrive(self, ticket: Ticket, *, first: bool = False) -> None:
         """A request begins to wait; `first` for one that lost its placeholder through no fault."""
-        self._waiting[ticket.number] = ticket
-        if first:
-            self._waiting.move_to_end(ticket.number, last=False)
+        queue = self._queues.setdefault(ticket.pool, FairQueue())
+        (queue.put_back if first else queue.add)(ticket)
 
     def offer(self, slot: Slot) -> None:
         """A placeholder is free and vetted. One that was given before is passed over."""
@@ -134,7 +125,9 @@ class Allocation:
     def leave(self, ticket: Ticket) -> None:
         """The request waits no more (served, cancelled, timed out). An order that was not begun
         gives its slot back; one that was begun must be ended with `done` first."""
-        self._waiting.pop(ticket.number, None)
+        queue = self._queues.get(ticket.pool)
+        if queue is not None:
+            queue.remove(ticket.number)
         order = self._busy.pop(ticket.number, None)
         if order is not None:
             self.give_back(order)
@@ -149,18 +142,33 @@ class Allocation:
     # --- the decision ---
 
     def assign(self) -> list[Order]:
-        """Orders for tickets that can be served now, in the order of arrival.
+        """Orders for tickets that can be served now, in the order of `fairness` within each pool.
 
         A ticket that cannot be served (its pool has no slot and too many pods are in the making)
-        does not hold up tickets of other pools behind it.
+        does not hold up tickets of other pools. The pools take turns to choose first: claims and
+        pods in the making at once are limited for all of them together.
         """
-        return list(self._decide())
+        orders: list[Order] = []
+        for pool in list(self._queues):
+            served = self._serve(pool)
+            if served:
+                self._queues.move_to_end(pool)
+            orders += served
+        return orders
 
-    def _decide(self) -> Iterator[Order]:
+    def _serve(self, pool: str) -> list[Order]:
+        queue = self._queues[pool]
+        orders = list(self._decide(queue))
+        for order in orders:
+            queue.take(order.ticket.number)
+        return orders
+
+    def _decide(self, queue: FairQueue) -> Iterator[Order]:
         counts = self.statistics()
         claims, cold = self._claims_max - counts.claiming, self._cold_max - counts.cold
-        for ticket in list(self._waiting.values()):
-            if claims <= 0 and cold <= 0:
+        for ticket in queue.in_order():
+            may_claim = claims > 0 and bool(self._free.get(ticket.pool))
+            if not may_claim and cold <= 0:
                 return
             slot = self._choose(ticket)
             if slot is not None and claims > 0:
@@ -195,7 +203,6 @@ class Allocation:
         )
 
     def _book(self, order: Order) -> Order:
-        self._waiting.pop(order.ticket.number, None)
         self._busy[order.ticket.number] = order
         return order
 
@@ -204,3 +211,5 @@ class Allocation:
         images[slot.image].pop(slot.uid, None)
         if not images[slot.image]:
             del images[slot.image]
+        if not images:
+            del self._free[slot.pool]

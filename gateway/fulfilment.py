@@ -68,6 +68,7 @@ class Want:
     key: str | None
     record: Mapping[str, object]
     arrived: float
+    weight: float = 1.0
 
     @property
     def deadline(self) -> float:

@@ -23,6 +23,15 @@ class Tier(enum.StrEnum):
     """A pod was made for it."""
 
 
+class Purpose(enum.StrEnum):
+    """What a sandbox is for; in the order of precedence within a tenant."""
+
+    EVAL = "eval"
+    """An evaluation: a rollout is finished and waits for its reward."""
+    TRAIN = "train"
+    """A rollout."""
+
+
 WAITING_STATES = {
     "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
     "CreateContainerConfigError", "CreateContainerError", "RunContainerError",
@@ -38,6 +47,8 @@ class Principal:
     key_id: str
     sandbox: str | None = None
     boot_id: str | None = None
+    weight: float = 1.0
+    """Share of the tenant against others that wait; greater than 0."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +64,7 @@ class SandboxRequest:
     labels: tuple[tuple[str, str], ...] = ()
     max_s: float
     wait_s: float
+    purpose: Purpose = Purpose.TRAIN
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from gateway.allocation import Ticket
 from gateway.daemons import NotListeningError
+from gateway.fairness import Ticket
 from gateway.fulfilment import Want, handshake
 from gateway.model import Ready, Timings
 from gateway.provider import ClaimLostError
@@ -101,13 +101,16 @@ class Pool:
 
     # --- allocation ---
 
-    async def allocate(self, tenant: str, request: SandboxRequest, key: str | None) -> Ready:
+    async def allocate(
+        self, tenant: str, request: SandboxRequest, key: str | None, *, weight: float = 1.0
+    ) -> Ready:
         """A sandbox for this request, ready for commands.
 
         Args:
             tenant: whose it will be.
             request: what is wanted.
             key: the caller's idempotency key: the same one gives the same sandbox.
+            weight: the tenant's share against others that wait.
 
         Raises:
             CapacityError: none was free within `wait_s`, or the queue is full.
@@ -121,6 +124,7 @@ class Pool:
             key=None if key is None else key_label(tenant, key),
             record=record(request),
             arrived=trio.current_time(),
+            weight=weight,
         )
         if want.key is None:
             return await self._allocate(want)
@@ -138,7 +142,7 @@ class Pool:
     async def _allocate(self, want: Want) -> Ready:
         if len(self._waiters) >= self._settings.queue_max:
             raise CapacityError("the queue is full", retry_after=1.0, facts={"queue": "full"})
-        waiter = _Waiter(Ticket(next(self._numbers), want.request.pool, want.image))
+        waiter = _Waiter(_ticket(next(self._numbers), want))
         self._waiters[waiter.ticket.number] = waiter
         try:
             with trio.CancelScope(deadline=want.deadline):
@@ -276,6 +280,19 @@ class _KeyLock:
         self.users = 0
 
 
+def _ticket(number: int, want: Want) -> Ticket:
+    request = want.request
+    return Ticket(
+        number,
+        request.pool,
+        want.image,
+        tenant=want.tenant,
+        run=request.run or "",
+        purpose=request.purpose,
+        weight=want.weight,
+    )
+
+
 def key_label(tenant: str, key: str) -> str:
     """The label's value for a tenant's idempotency key: nobody can read or guess the key from it."""
     return hashlib.sha256(f"{tenant}\0{key}".encode()).hexdigest()[:40]
@@ -291,6 +308,7 @@ def record(request: SandboxRequest) -> dict[str, object]:
         "user": request.user,
         "labels": dict(request.labels),
         "max_s": request.max_s,
+        "purpose": request.purpose.value,
     }
     whole = json.dumps([kept, request.run, sorted(request.env)], sort_keys=True)
     kept["fingerprint"] = hashlib.sha256(whole.encode()).hexdigest()

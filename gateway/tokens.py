@@ -33,12 +33,17 @@ _MAX_TOKEN = 1024
 """Characters; a longer one is refused before anything is computed over it."""
 
 
+WEIGHT_LEAST, WEIGHT_MOST = 0.01, 100.0
+"""Bounds of a weight: a tenant that gets a ten-thousandth of another's share is better served by a limit."""
+
+
 class ApiKey(NamedTuple):
     """One entry of the Secret with API keys."""
 
     key_id: str
     sha256: str
     tenant: str
+    weight: float = 1.0
 
 
 class SandboxClaims(NamedTuple):
@@ -61,9 +66,10 @@ def make_api_key(key_id: str) -> str:
     return f"{API_KEY_PREFIX}_{key_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
 
 
-def api_key_entry(token: str, tenant: str) -> bytes:
+def api_key_entry(token: str, tenant: str, weight: float = 1.0) -> bytes:
     """The Secret's entry for this key: what the gateway reads again with `parse_api_keys`."""
-    return json.dumps({"sha256": _sha256(token), "tenant": tenant}).encode()
+    entry = {"sha256": _sha256(token), "tenant": tenant, "weight": weight}
+    return json.dumps(entry).encode()
 
 
 def parse_api_keys(data: Mapping[str, bytes]) -> tuple[dict[str, ApiKey], list[str]]:
@@ -84,7 +90,18 @@ def _read_entry(key_id: str, raw: bytes) -> ApiKey:
     # A tenant becomes a label's value.
     if len(bytes.fromhex(digest)) != hashlib.sha256().digest_size or not names.is_label(tenant):
         raise ValueError(key_id)
-    return ApiKey(key_id, digest.lower(), tenant)
+    return ApiKey(key_id, digest.lower(), tenant, check_weight(entry.get("weight", 1.0)))
+
+
+def check_weight(value: float) -> float:
+    """A tenant's share against others.
+
+    Raises:
+        ValueError: it is no number from `WEIGHT_LEAST` to `WEIGHT_MOST`.
+    """
+    if isinstance(value, bool) or not WEIGHT_LEAST <= value <= WEIGHT_MOST:
+        raise ValueError(f"a weight is a number from {WEIGHT_LEAST:g} to {WEIGHT_MOST:g}")
+    return float(value)
 
 
 def check_api_key(token: str, keys: Mapping[str, ApiKey]) -> ApiKey:

@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from gateway.model import SandboxRequest
+from gateway.model import Purpose, SandboxRequest
 from sandman import names, wire
 from sandman.errors import BadRequestError
 
@@ -56,6 +56,7 @@ def sandbox_request(body: Mapping[str, object], settings: Settings) -> SandboxRe
         labels=_labels(reader.raw("labels")),
         max_s=_life(reader.raw("lease"), settings),
         wait_s=_wait(reader.seconds("wait_s"), settings),
+        purpose=Purpose(reader.choice("purpose", (Purpose.TRAIN, Purpose.EVAL))),
     )
     reader.finish()
     return request

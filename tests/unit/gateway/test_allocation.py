@@ -6,7 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gateway.allocation import Allocation, Order, Slot, Ticket
+from gateway.allocation import Allocation, Order, Slot
+from gateway.fairness import Ticket
 from gateway.model import Tier
 
 BASE = "registry.example/base:1"

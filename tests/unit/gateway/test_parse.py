@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.config import Settings
+from gateway.model import Purpose
 from gateway.routes import parse
 from sandman.errors import BadRequestError
 
@@ -25,12 +26,13 @@ def test_everything():
     body = {
         "image": "r.example:5000/team/task@sha256:" + "a" * 64, "pool": "restricted",
         "env": {"A": "1", "B": ""}, "workdir": "/w", "user": 1000, "run": "run-1",
-        "labels": {"x": "y"}, "lease": {"max_s": 60}, "wait_s": 5.5,
+        "labels": {"x": "y"}, "lease": {"max_s": 60}, "wait_s": 5.5, "purpose": "eval",
     }  # fmt: skip
     request = parse.sandbox_request(body, SETTINGS)
     assert request.env == (("A", "1"), ("B", ""))
     assert request.labels == (("x", "y"),)
     assert (request.user, request.max_s, request.wait_s) == (1000, 60.0, 5.5)
+    assert request.purpose is Purpose.EVAL
 
 
 @pytest.mark.parametrize(
@@ -58,6 +60,7 @@ def test_everything():
         ({"image": "x", "wait_s": True}, "wait_s"),
         ({"image": "x", "env": {"A=B": "c"}}, "env"),
         ({"image": "x", "env": {"A": 1}}, "env.A"),
+        ({"image": "x", "purpose": "test"}, "purpose"),
         ({"image": "x", "user": -1}, "user"),
         ({"image": "x", "imgae": "typo"}, "imgae"),
     ],

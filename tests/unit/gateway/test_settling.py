@@ -11,9 +11,10 @@ import trio
 from trio.testing import MockClock
 
 from gateway import fulfilment
-from gateway.allocation import Allocation, Slot, Ticket
+from gateway.allocation import Allocation, Slot
 from gateway.config import Settings
 from gateway.daemons import NotListeningError
+from gateway.fairness import Ticket
 from gateway.fulfilment import Fulfilment, Want
 from gateway.model import SandboxRequest
 from gateway.provider import ClaimLostError, PoolSeen, Seen

@@ -44,6 +44,27 @@ def test_an_api_key_is_known_by_its_hash_alone():
 
 
 @pytest.mark.parametrize(
+    ("told", "weight"),
+    [(None, 1.0), (3, 3.0), (0.01, 0.01), (100, 100.0)]
+    + [(bad, None) for bad in (0, -1, 1e9, "3", True, float("nan"), [])],
+)
+def test_a_keys_weight_is_a_number_within_bounds_and_one_without_has_one(told, weight):
+    entry = json.loads(tokens.api_key_entry("smk_ci-1_x", "acme"))
+    entry["weight"] = told
+    if told is None:
+        del entry["weight"]
+    keys, bad = tokens.parse_api_keys({"ci-1": json.dumps(entry).encode()})
+    assert (keys["ci-1"].weight if keys else None) == weight
+    assert bad == ([] if weight else ["ci-1"])
+
+
+def test_a_principal_has_the_weight_of_its_key():
+    token = tokens.make_api_key("ci-1")
+    keys, _ = tokens.parse_api_keys({"ci-1": tokens.api_key_entry(token, "acme", 3.0)})
+    assert auth.authenticate(f"Bearer {token}", Credentials(api=keys), 0.0).weight == 3.0
+
+
+@pytest.mark.parametrize(
     "header",
     [None, "", "Bearer", "Bearer ", "Basic abc", "Bearer smk_ci-1_wrong", "Bearer smk_nope_x",
      "Bearer x", "Bearer sbt_", "Bearer sbt_k1_e30.x", "Bearer sbt_k9_e30.x", "Bearer " + "x" * 2000,
