@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Literal, Self, TypedDict, Unpack
 from urllib.parse import quote
 
 import anyio
@@ -37,7 +37,8 @@ class SandboxOptions(TypedDict, total=False):
 
     `image`: task image; without it the pool's own. `pool`: name of a pool. `env`, `workdir`, `user`:
     for every command. `run`: name of the run, which can be listed and released as a whole.
-    `labels`: yours, returned as given. `max_s`: the most seconds it may live from ready (4 hours).
+    `labels`: yours, returned as given. `purpose`: "train", or "eval", which comes before the tenant's
+    "train" requests that wait. `max_s`: the most seconds it may live from ready (4 hours).
     `wait_s`: the most seconds to wait for it, retries included (60). `idempotency_key`: calls with
     one key get one sandbox; one is made for each call that has none.
     """
@@ -49,6 +50,7 @@ class SandboxOptions(TypedDict, total=False):
     user: str | int | None
     run: str | None
     labels: Mapping[str, str]
+    purpose: Literal["train", "eval"]
     max_s: float | None
     wait_s: float
     idempotency_key: str | None

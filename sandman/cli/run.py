@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 @click.option("--pool", metavar="POOL", help="Pool to take it from.")
 @click.option("--run", "run_name", metavar="RUN", help="Name of the run that it belongs to.")
 @click.option(
+    "--eval", "is_eval", is_flag=True, help="For an evaluation: before your rollouts that wait."
+)
+@click.option(
     "--wait",
     "wait_s",
     type=click.FloatRange(min=0, min_open=True),
@@ -80,7 +83,7 @@ def _sandbox(session: Session, client: Client, given: dict[str, Any]) -> Iterato
 
 
 def _options(given: dict[str, Any]) -> SandboxOptions:
-    return {
+    options: SandboxOptions = {
         "image": given["image"],
         "pool": given["pool"],
         "env": given["env"],
@@ -90,3 +93,6 @@ def _options(given: dict[str, Any]) -> SandboxOptions:
         "max_s": given["max_s"],
         "wait_s": given["wait_s"],
     }
+    if given["is_eval"]:
+        options["purpose"] = "eval"
+    return options

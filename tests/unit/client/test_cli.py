@@ -66,12 +66,12 @@ def test_run_passes_bytes_and_exit_code_through(cli, gateway: FakeGateway) -> No
 def test_run_options_travel(cli, gateway: FakeGateway) -> None:
     result = cli(
         "run", "--image", "i", "--pool", "p", "--env", "A=1=2", "-e", "B=", "--workdir", "/w",
-        "--user", "1000", "--run", "r", "--wait", "9", "--max-life", "99", "true", "--help",
+        "--user", "1000", "--run", "r", "--eval", "--wait", "9", "--max-life", "99", "true", "--help",
     )  # fmt: skip
     assert result.exit_code == 0
     assert gateway.requests[0].json() == {
         "image": "i", "pool": "p", "env": {"A": "1=2", "B": ""}, "workdir": "/w", "user": 1000,
-        "run": "r", "wait_s": 9.0, "lease": {"max_s": 99.0},
+        "run": "r", "purpose": "eval", "wait_s": 9.0, "lease": {"max_s": 99.0},
     }  # fmt: skip
     assert gateway.requests[1].json() == {"argv": ["true", "--help"]}
 
