@@ -7,6 +7,7 @@ import base64
 import json
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -15,6 +16,9 @@ from gateway.config import SettingError, Settings
 from sandman import names
 from sandman.service import log
 from sandman.version import __version__
+
+if TYPE_CHECKING:
+    from gateway.model import Share
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,10 +36,15 @@ def main(argv: list[str] | None = None) -> int:
         default=1.0,
         help="share against other tenants that wait (default 1)",
     )
+    key.add_argument("--concurrent", type=int, help="most sandboxes of the tenant at once")
     arguments = parser.parse_args(argv)
     try:
         if arguments.command == "make-key":
-            return make_key(arguments.key_id, arguments.tenant, arguments.weight)
+            return make_key(
+                arguments.key_id,
+                arguments.tenant,
+                tokens.check_share(arguments.weight, arguments.concurrent),
+            )
         settings = Settings.from_env(os.environ)
         log.configure(settings.log_level)
     except ValueError as error:
@@ -46,18 +55,16 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def make_key(key_id: str, tenant: str, weight: float = 1.0) -> int:
+def make_key(key_id: str, tenant: str, share: Share) -> int:
     """Print the token, once, and the command that makes the gateways accept it.
 
     Raises:
-        ValueError: id, tenant or weight cannot be used.
+        ValueError: id or tenant cannot be used.
     """
     if not names.is_label(tenant):
         raise ValueError(f"tenant {tenant!r}: use 1 to 63 of A-Z a-z 0-9 . _ -")
     token = tokens.make_api_key(key_id)
-    entry = base64.b64encode(
-        tokens.api_key_entry(token, tenant, tokens.check_weight(weight))
-    ).decode()
+    entry = base64.b64encode(tokens.api_key_entry(token, tenant, share)).decode()
     patch = json.dumps({"data": {key_id: entry}})
     print(f"token (shown once): {token}")
     print("install it with:")

@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from gateway.daemons import NotListeningError
-from gateway.model import Assignment, Ending, Ready, Timings
+from gateway.model import DEFAULT_SHARE, Assignment, Ending, Ready, Share, Timings
 from gateway.provider import ClaimLostError, RefusedError
 from sandman import wire
 from sandman.errors import (
@@ -68,7 +68,7 @@ class Want:
     key: str | None
     record: Mapping[str, object]
     arrived: float
-    weight: float = 1.0
+    share: Share = DEFAULT_SHARE
 
     @property
     def deadline(self) -> float:
@@ -110,6 +110,8 @@ class Fulfilment:
         self._settings = settings
         self._wall = wall
         self._unsettled: list[_Taken] = []
+        self.in_hand: set[str] = set()
+        """Claims that are being carried out: their pods are known, and nobody's yet."""
 
     async def carry_out(self, order: Order, want: Want) -> Ready:
         """Take the pod and bring it to the point where commands run.
@@ -119,8 +121,15 @@ class Fulfilment:
                 that concerns the caller: another one may be tried.
             SandmanError: final.
         """
-        begun = trio.current_time()
         assignment = self._assignment(order, want)
+        self.in_hand.add(assignment.claim_id)
+        try:
+            return await self._carry_out(order, want, assignment)
+        finally:
+            self.in_hand.discard(assignment.claim_id)
+
+    async def _carry_out(self, order: Order, want: Want, assignment: Assignment) -> Ready:
+        begun = trio.current_time()
         placeholder = self._placeholder(order)
         taken = _Taken(order, *self._target(order, placeholder), assignment.claim_id)
         try:

@@ -40,6 +40,19 @@ WAITING_STATES = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Share:
+    """What a tenant may have of what there is."""
+
+    weight: float = 1.0
+    """Against other tenants while both wait; greater than 0."""
+    concurrent: int | None = None
+    """Most sandboxes at once, those that are asked for included; None for no limit."""
+
+
+DEFAULT_SHARE = Share()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Principal:
     """Who calls. `sandbox` and `boot_id` are set when the token is that of one sandbox."""
 
@@ -47,8 +60,7 @@ class Principal:
     key_id: str
     sandbox: str | None = None
     boot_id: str | None = None
-    weight: float = 1.0
-    """Share of the tenant against others that wait; greater than 0."""
+    share: Share = DEFAULT_SHARE
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,13 +18,14 @@ import trio
 from gateway.daemons import NotListeningError
 from gateway.fairness import Ticket
 from gateway.fulfilment import Want, handshake
-from gateway.model import Ready, Timings
+from gateway.model import DEFAULT_SHARE, Ready, Share, Timings
 from gateway.provider import ClaimLostError
 from gateway.roster import is_free
 from sandman.errors import (
     BadRequestError,
     CapacityError,
     ConflictError,
+    QuotaError,
     SandmanError,
     UnreachableError,
 )
@@ -50,6 +51,8 @@ VET_PAUSES_S = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 VET_AGAIN_S = 30.0
 """Pause after that, for as long as it is there: nothing else would bring it in. 900 that do not
 answer, at a second each, take up all of VETS_AT_ONCE."""
+QUOTA_RETRY_S = 5.0
+"""Seconds after which a caller who has all that it may is told to ask again."""
 SETTLE_EVERY_S = 5.0
 """Seconds between tries to give up pods that could not be: the API server was away."""
 
@@ -102,7 +105,7 @@ class Pool:
     # --- allocation ---
 
     async def allocate(
-        self, tenant: str, request: SandboxRequest, key: str | None, *, weight: float = 1.0
+        self, tenant: str, request: SandboxRequest, key: str | None, *, share: Share = DEFAULT_SHARE
     ) -> Ready:
         """A sandbox for this request, ready for commands.
 
@@ -110,10 +113,11 @@ class Pool:
             tenant: whose it will be.
             request: what is wanted.
             key: the caller's idempotency key: the same one gives the same sandbox.
-            weight: the tenant's share against others that wait.
+            share: what the tenant may have.
 
         Raises:
             CapacityError: none was free within `wait_s`, or the queue is full.
+            QuotaError: the tenant has as many as it may.
             SandmanError: the image or the pod failed.
         """
         spec = self._spec(request.pool)
@@ -124,7 +128,7 @@ class Pool:
             key=None if key is None else key_label(tenant, key),
             record=record(request),
             arrived=trio.current_time(),
-            weight=weight,
+            share=share,
         )
         if want.key is None:
             return await self._allocate(want)
@@ -142,6 +146,7 @@ class Pool:
     async def _allocate(self, want: Want) -> Ready:
         if len(self._waiters) >= self._settings.queue_max:
             raise CapacityError("the queue is full", retry_after=1.0, facts={"queue": "full"})
+        self._check_quota(want)
         waiter = _Waiter(_ticket(next(self._numbers), want))
         self._waiters[waiter.ticket.number] = waiter
         try:
@@ -153,6 +158,23 @@ class Pool:
             self._allocation.leave(waiter.ticket)
             self._pump()
         raise self._timed_out(waiter, want)
+
+    def _check_quota(self, want: Want) -> None:
+        limit = want.share.concurrent
+        if limit is None:
+            return
+        asked = sum(one.ticket.tenant == want.tenant for one in self._waiters.values())
+        held = self._roster.registry.count(
+            want.tenant, besides=self._fulfilment.in_hand, enough=limit - asked
+        )
+        used = asked + held
+        if used >= limit:
+            raise QuotaError(
+                f"the tenant may have {limit} sandboxes at once, and has or is getting as many: "
+                "release some",
+                retry_after=QUOTA_RETRY_S,
+                facts={"limit": limit, "used": used},
+            )
 
     async def _attempts(self, waiter: _Waiter, want: Want) -> Ready:
         for attempt in range(self._settings.claim_attempts):
@@ -289,7 +311,7 @@ def _ticket(number: int, want: Want) -> Ticket:
         tenant=want.tenant,
         run=request.run or "",
         purpose=request.purpose,
-        weight=want.weight,
+        weight=want.share.weight,
     )
 
 

@@ -7,6 +7,7 @@ call in flight registers its cancel scope, so that it ends when its sandbox does
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import OrderedDict, defaultdict
 from typing import TYPE_CHECKING, Protocol
 
@@ -87,15 +88,23 @@ class Registry:
         here a moment ago, is none of them any more, though its pod may take a second to go."""
         found = (self._by_uid[uid] for uid in self._by_tenant.get(tenant, ()))
         return sorted(
-            (
-                one
-                for one in found
-                if (run is None or one.run == run)
-                and not one.deleting
-                and one.id not in self._ended
-            ),
+            (one for one in found if (run is None or one.run == run) and not self._is_going(one)),
             key=lambda one: (one.created_at, one.id),
         )
+
+    def count(self, tenant: str, *, besides: Container[str | None], enough: int) -> int:
+        """How many living sandboxes the tenant has, counted up to `enough`; not those of the claims
+        `besides`."""
+        found = (self._by_uid[uid] for uid in self._by_tenant.get(tenant, ()))
+        living = (
+            one
+            for one in found
+            if one.ending is None and not self._is_going(one) and one.claim_id not in besides
+        )
+        return sum(1 for _ in itertools.islice(living, max(0, enough)))
+
+    def _is_going(self, one: Instance) -> bool:
+        return one.deleting or one.id in self._ended
 
     def all(self) -> list[Instance]:
         """Every pod."""

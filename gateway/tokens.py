@@ -18,6 +18,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING, NamedTuple
 
+from gateway.model import DEFAULT_SHARE, Share
 from sandman import names
 from sandman.errors import UnauthenticatedError
 
@@ -43,7 +44,7 @@ class ApiKey(NamedTuple):
     key_id: str
     sha256: str
     tenant: str
-    weight: float = 1.0
+    share: Share = DEFAULT_SHARE
 
 
 class SandboxClaims(NamedTuple):
@@ -66,9 +67,15 @@ def make_api_key(key_id: str) -> str:
     return f"{API_KEY_PREFIX}_{key_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
 
 
-def api_key_entry(token: str, tenant: str, weight: float = 1.0) -> bytes:
+def api_key_entry(token: str, tenant: str, share: Share = DEFAULT_SHARE) -> bytes:
     """The Secret's entry for this key: what the gateway reads again with `parse_api_keys`."""
-    entry = {"sha256": _sha256(token), "tenant": tenant, "weight": weight}
+    entry: dict[str, object] = {
+        "sha256": _sha256(token),
+        "tenant": tenant,
+        "weight": share.weight,
+    }
+    if share.concurrent is not None:
+        entry["concurrent"] = share.concurrent
     return json.dumps(entry).encode()
 
 
@@ -90,18 +97,26 @@ def _read_entry(key_id: str, raw: bytes) -> ApiKey:
     # A tenant becomes a label's value.
     if len(bytes.fromhex(digest)) != hashlib.sha256().digest_size or not names.is_label(tenant):
         raise ValueError(key_id)
-    return ApiKey(key_id, digest.lower(), tenant, check_weight(entry.get("weight", 1.0)))
+    return ApiKey(
+        key_id,
+        digest.lower(),
+        tenant,
+        check_share(entry.get("weight", 1.0), entry.get("concurrent")),
+    )
 
 
-def check_weight(value: float) -> float:
-    """A tenant's share against others.
+def check_share(weight: float, concurrent: int | None) -> Share:
+    """What a tenant may have.
 
     Raises:
-        ValueError: it is no number from `WEIGHT_LEAST` to `WEIGHT_MOST`.
+        ValueError, TypeError: the weight is no number from `WEIGHT_LEAST` to `WEIGHT_MOST`, or the limit no
+            whole number from 1.
     """
-    if isinstance(value, bool) or not WEIGHT_LEAST <= value <= WEIGHT_MOST:
+    if isinstance(weight, bool) or not WEIGHT_LEAST <= weight <= WEIGHT_MOST:
         raise ValueError(f"a weight is a number from {WEIGHT_LEAST:g} to {WEIGHT_MOST:g}")
-    return float(value)
+    if concurrent is not None and (type(concurrent) is not int or concurrent < 1):
+        raise ValueError("concurrent is a whole number, at least 1")
+    return Share(float(weight), concurrent)
 
 
 def check_api_key(token: str, keys: Mapping[str, ApiKey]) -> ApiKey:

@@ -55,7 +55,7 @@ class SandboxRoutes:
         key = parse.idempotency_key(request.headers.get(names.HEADER_IDEMPOTENCY_KEY))
         body = await json_body(request, context.settings.body_max_bytes)
         wanted = parse.sandbox_request(body, context.settings)
-        made = await context.pool.allocate(principal.tenant, wanted, key, weight=principal.weight)
+        made = await context.pool.allocate(principal.tenant, wanted, key, share=principal.share)
         context.proxy.learn(made.instance.uid, made.boot_id)
         self._metrics.allocated(made)
         return Json(views.ready(made, self._token(made)), status_code=201)

@@ -78,7 +78,8 @@ def test_a_key_that_was_made_is_accepted_once_its_patch_is_applied(capsys):
     ("arguments", "words"),
     [(["make-key", "UPPER", "--tenant", "acme"], "UPPER"),
      (["make-key", "k", "--tenant", "a b"], "a b"),
-     (["make-key", "k", "--tenant", "t", "--weight", "0"], "0.01 to 100")],
+     (["make-key", "k", "--tenant", "t", "--weight", "0"], "0.01 to 100"),
+     (["make-key", "k", "--tenant", "t", "--concurrent", "0"], "at least 1")],
 )  # fmt: skip
 def test_a_key_that_cannot_be_is_refused(capsys, arguments, words):
     assert program.main(arguments) == 2

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import auth, policy, tokens
-from gateway.model import Principal
+from gateway.model import Principal, Share
 from sandman.errors import ForbiddenError, NotFoundError, UnauthenticatedError
 
 KEYS = {"k1": b"1" * 32, "k2": b"2" * 32}
@@ -44,24 +44,30 @@ def test_an_api_key_is_known_by_its_hash_alone():
 
 
 @pytest.mark.parametrize(
-    ("told", "weight"),
-    [(None, 1.0), (3, 3.0), (0.01, 0.01), (100, 100.0)]
-    + [(bad, None) for bad in (0, -1, 1e9, "3", True, float("nan"), [])],
+    ("told", "share"),
+    [
+        ({}, Share()),
+        ({"weight": 3}, Share(3.0)),
+        ({"weight": 0.01, "concurrent": 1}, Share(0.01, 1)),
+        ({"weight": 100, "concurrent": None}, Share(100.0)),
+        *(({"weight": bad}, None) for bad in (0, -1, 1e9, "3", True, float("nan"), [])),
+        *(({"concurrent": bad}, None) for bad in (0, -1, 2.5, "3", True)),
+    ],
 )
-def test_a_keys_weight_is_a_number_within_bounds_and_one_without_has_one(told, weight):
-    entry = json.loads(tokens.api_key_entry("smk_ci-1_x", "acme"))
-    entry["weight"] = told
-    if told is None:
+def test_what_a_key_says_of_its_tenants_share_is_within_bounds(told, share):
+    entry = json.loads(tokens.api_key_entry("smk_ci-1_x", "acme")) | told
+    if not told:
         del entry["weight"]
     keys, bad = tokens.parse_api_keys({"ci-1": json.dumps(entry).encode()})
-    assert (keys["ci-1"].weight if keys else None) == weight
-    assert bad == ([] if weight else ["ci-1"])
+    assert (keys["ci-1"].share if keys else None) == share
+    assert bad == ([] if share else ["ci-1"])
 
 
-def test_a_principal_has_the_weight_of_its_key():
+def test_a_principal_has_the_share_of_its_key():
     token = tokens.make_api_key("ci-1")
-    keys, _ = tokens.parse_api_keys({"ci-1": tokens.api_key_entry(token, "acme", 3.0)})
-    assert auth.authenticate(f"Bearer {token}", Credentials(api=keys), 0.0).weight == 3.0
+    keys, _ = tokens.parse_api_keys({"ci-1": tokens.api_key_entry(token, "acme", Share(3.0, 8))})
+    principal = auth.authenticate(f"Bearer {token}", Credentials(api=keys), 0.0)
+    assert principal.share == Share(3.0, 8)
 
 
 @pytest.mark.parametrize(
