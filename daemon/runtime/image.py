@@ -4,7 +4,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from daemon.runtime import interpreter, recipe, shell
+from daemon.runtime import cpython, recipe, shell
 
 CONTAINERFILE = recipe.HERE.parent / "Containerfile"
 # Plain overlay and chroot isolation work where the builder itself is a container.
@@ -20,7 +20,7 @@ def is_loopback(reference: str) -> bool:
 
 def build(tree: Path, tag: str) -> None:
     """Make the image from a finished tree; the same tree gives the same layer."""
-    interpreter.install(interpreter.missing_packages(TOOLS))
+    cpython.install(cpython.missing_packages(TOOLS))
     options = ["--isolation", "chroot", "--timestamp", "0", "--layers=false"]
     shell.read([*BUILDAH, "bud", *options, "--file", CONTAINERFILE, "--tag", tag, tree])
 

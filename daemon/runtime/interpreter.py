@@ -1,139 +1,47 @@
-"""The compile: one static CPython with its full standard library, in the cache.
+"""The interpreter: CPython's compiled parts with our own modules linked in.
 
-The result of a build, which ``tree`` and ``toolchain`` cut to size::
+A change to our C sources costs seconds: CPython itself comes from ``cpython``'s cache. The result,
+which ``tree`` and ``toolchain`` cut to size::
 
     bin/python3                 static, stripped
     lib/python3.13/             sources, without what cannot work here
-    lib/python3.13/lib-dynload/ empty: CPython looks for it to find the library
     licenses/                   the terms of what is linked in
     RUNTIME.json                what it was made of
     build.log
 """
 
-import fcntl
 import json
-import os
-import platform
 import shutil
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from daemon.runtime import recipe, shell, sources
+from daemon.runtime import cpython, recipe, shell
+from daemon.runtime.cpython import Workshop
 from daemon.runtime.shell import BuildError
-from daemon.runtime.sources import PrivateApt, Unpacked
 
 MANIFEST = "RUNTIME.json"
-LOG = "build.log"
-# Stands for the directory of the build wherever its name would end up in the result.
-ANYWHERE = "/usr/src/sandman"
 
 
-@dataclass(frozen=True, slots=True)
-class Workshop:
-    """Where one build happens and with which compiler."""
-
-    root: Path
-    log: Path
-    compiler: Path
-    triplet: str
-
-    @property
-    def dependencies(self) -> Path:
-        """Headers and archives that we built ourselves."""
-        return self.root / "dependencies"
-
-    def run(self, command: shell.Command, cwd: Path, env: dict[str, str] | None = None) -> None:
-        """Run a step of the build, its output into the log."""
-        shell.run(command, self.log, cwd=cwd, env=env)
+def compile_native(shop: Workshop, parts: Path, into: Path) -> list[Path]:
+    """Our own sources as objects."""
+    objects = []
+    for source in recipe.native_sources():
+        target = into / f"{source.stem}.o"
+        flags = [*recipe.COMPILER_FLAGS.split(), "-std=gnu11", "-Wall", "-Wextra", "-Werror"]
+        headers = [f"-I{parts / cpython.HEADERS}", f"-I{recipe.NATIVE}"]
+        shop.run([shop.compiler, *flags, *headers, "-c", source, "-o", target], into)
+        objects.append(target)
+    return objects
 
 
-def missing_packages(tools: Mapping[str, str]) -> set[str]:
-    """The packages of those programs that are not there."""
-    return {package for tool, package in tools.items() if shutil.which(tool) is None}
-
-
-def install(packages: set[str]) -> None:
-    """Install what is missing, if anything is: that takes root and a while."""
-    if not packages:
-        return
-    shell.announce(f"installing {' '.join(sorted(packages))}")
-    apt = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]
-    shell.read([*apt, "update"])
-    shell.read([*apt, "install", "--yes", "--no-install-recommends", *sorted(packages)])
-
-
-def install_compiler() -> None:
-    """Everything that the compile needs of the machine."""
-    needed = missing_packages(recipe.TOOLS)
-    needed |= {package for header, package in recipe.HEADERS.items() if not Path(header).exists()}
-    if not sources.KEYRING.exists():
-        needed.add("debian-archive-keyring")
-    install(needed)
-
-
-def open_workshop(root: Path) -> Workshop:
-    """Prepare a compiler for static musl programs that may also include the kernel's headers."""
-    triplet = f"{platform.machine()}-linux-musl"
-    headers = root / "kernel-headers"
-    headers.mkdir(parents=True)
-    system = Path("/usr/include")
-    for name in ("linux", "asm-generic"):
-        (headers / name).symlink_to(system / name)
-    (headers / "asm").symlink_to(system / f"{platform.machine()}-linux-gnu" / "asm")
-    # CPython's configure takes the profiling flags from the name: it has to contain "gcc".
-    compiler = root / "static-musl-gcc"
-    compiler.write_text(
-        "#!/bin/sh\n"
-        # Debian's gcc answers for glibc, and CPython's configure refuses the contradiction.
-        f'[ "$1" = --print-multiarch ] && echo {triplet} && exit 0\n'
-        f'exec musl-gcc -idirafter {headers} -ffile-prefix-map={root}={ANYWHERE} "$@"\n'
-    )
-    compiler.chmod(0o755)
-    return Workshop(root, root / LOG, compiler, triplet)
-
-
-def build_zlib(shop: Workshop, source: Path) -> None:
-    """A static zlib, headers and archive, into the dependencies."""
-    (source / "configure").chmod(0o755)
-    env = {"CC": str(shop.compiler), "CFLAGS": recipe.COMPILER_FLAGS}
-    shop.run(["./configure", "--static"], source, env)
-    shop.run(["make", f"-j{os.cpu_count()}", "libz.a"], source)
-    shop.dependencies.mkdir()
-    for name in ("libz.a", "zlib.h", "zconf.h"):
-        shutil.copy(source / name, shop.dependencies)
-
-
-def configure(shop: Workshop, source: Path) -> None:
-    """Settle what is built. Our header is added afterwards: it confuses configure's own questions."""
-    linking = f"-static -Wl,-z,stack-size={recipe.THREAD_STACK_BYTES}"
-    settings = [
-        f"CC={shop.compiler}",
-        f"CFLAGS={recipe.COMPILER_FLAGS}",
-        f"LDFLAGS={linking}",
-        # Debian's patch makes the interpreter's own link ignore LDFLAGS and read this one.
-        f"LDFLAGS_NODIST={linking}",
-        f"ZLIB_CFLAGS=-I{shop.dependencies}",
-        f"ZLIB_LIBS=-L{shop.dependencies} -lz",
-    ]
-    shop.run(["./configure", *settings, *recipe.CONFIGURE], source)
-    if "PGO_PROF_USE_FLAG=-fprofile-use" not in (source / "Makefile").read_text():
-        raise BuildError("configure did not recognise the compiler: it would not use the profile")
-    with (source / "pyconfig.h").open("a") as file:
-        file.write((recipe.NATIVE / "compat.h").read_text())
-
-
-def build_python(shop: Workshop, source: Path, epoch: str) -> None:
-    """Compile CPython with our own module built in, twice: to measure, then for good."""
-    shutil.copy(recipe.NATIVE / "_sandman.c", source / "Modules")
-    (source / "Modules" / "Setup.local").write_text("*static*\n_sandman _sandman.c\n")
-    configure(shop, source)
-    # The date in sys.version is then the source's and not that of this build.
-    env = {"SOURCE_DATE_EPOCH": epoch}
-    task = f"PROFILE_TASK=-I -S {recipe.TRAINING}"
-    shop.run(["make", f"-j{os.cpu_count()}", "profile-opt", task], source, env)
+def link(shop: Workshop, parts: Path, objects: list[Path], binary: Path) -> None:
+    """One static program of our objects and CPython's archives."""
+    archives = sorted((parts / cpython.LINK).glob("*.a"))
+    group: list[str | Path] = ["-Wl,--start-group", *archives, "-Wl,--end-group", "-lm"]
+    unstripped = shop.root / "python"
+    shop.run([shop.compiler, *recipe.LINKING, "-o", unstripped, *objects, *group], shop.root)
+    binary.parent.mkdir(parents=True)
+    shop.run(["strip", "--strip-all", "-o", binary, unstripped], shop.root)
+    require_static(binary)
 
 
 def require_static(binary: Path) -> None:
@@ -143,97 +51,32 @@ def require_static(binary: Path) -> None:
         raise BuildError(f"{binary} is linked dynamically")
 
 
-def collect(shop: Workshop, source: Path, into: Path) -> None:
-    """Take from the build directory what a program needs; ``make install`` brings five times that."""
-    binary = into / "bin" / "python3"
-    binary.parent.mkdir(parents=True)
-    shop.run(["strip", "--strip-all", "-o", binary, source / "python"], source)
-    require_static(binary)
-    library = into / recipe.LIBRARY
-    ignore = shutil.ignore_patterns("__pycache__", *recipe.UNUSABLE_LIBRARY)
-    shutil.copytree(source / "Lib", library, ignore=ignore)
-    (library / "lib-dynload").mkdir()
-    built = source / (source / "pybuilddir.txt").read_text().strip()
-    for file in built.glob("_sysconfigdata*.py"):
-        text = file.read_text().replace(str(shop.root), ANYWHERE)
-        (library / file.name).write_text(text)
-
-
-def copy_licenses(into: Path, unpacked: list[Unpacked]) -> None:
-    """The terms under which the linked parts may be passed on."""
-    licenses = into / "licenses"
-    licenses.mkdir()
-    for source in unpacked:
-        shutil.copy(source.directory / "debian" / "copyright", licenses / source.package)
-    shutil.copy("/usr/share/doc/musl-dev/copyright", licenses / "musl")
-
-
-def describe(shop: Workshop, python: Path, unpacked: list[Unpacked]) -> dict[str, object]:
-    """The manifest: enough to tell which security fixes a running daemon has."""
-    musl = shell.read(["dpkg-query", "--show", "--showformat", "${Version}", "musl-dev"])
-    version = shell.read([python, "-I", "-S", "-c", "import sys; print(sys.version.split()[0])"])
-    return {
-        "python": version.strip(),
-        "target": shop.triplet,
-        "recipe": recipe.current_identity(),
-        "sources": [
-            {"package": s.package, "version": s.version, "skipped": list(s.skipped)}
-            for s in unpacked
-        ],
-        "musl": musl.strip(),
-        "compiler": shell.read([shop.compiler, "--version"]).splitlines()[0],
-    }
-
-
-def compile_into(root: Path) -> Path:
-    """Do the whole build below ``root``; return the finished directory."""
-    shop = open_workshop(root)
-    apt = PrivateApt(root / "apt", sources.machine_mirrors(), shop.log)
-    shell.announce("fetching Debian's sources")
-    apt.update()
-    unpacked = [sources.fetch(apt, name, root, shop.log) for name in recipe.SOURCES]
-    python, zlib = (source.directory for source in unpacked)
-    epoch = shell.read(["dpkg-parsechangelog", "--show-field", "Timestamp"], cwd=python).strip()
-    shell.announce("compiling twice, which takes some minutes")
-    build_zlib(shop, zlib)
-    build_python(shop, python, epoch)
+def assemble(root: Path, parts: Path) -> Path:
+    """Compile, link and lay out below ``root``; return the finished directory."""
+    shop = cpython.open_workshop(root)
     done = root / "done"
-    collect(shop, python, done)
-    copy_licenses(done, unpacked)
-    manifest = describe(shop, done / "bin" / "python3", unpacked)
+    link(shop, parts, compile_native(shop, parts, root), done / "bin" / "python3")
+    for name in ("lib", "licenses"):
+        shutil.copytree(parts / name, done / name)
+    manifest = json.loads((parts / cpython.PARTS).read_text())
+    manifest["recipe"] = recipe.current_identity()
     (done / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
-    shutil.copy(shop.log, done / LOG)
+    logs = (parts / cpython.LOG).read_bytes() + shop.log.read_bytes()
+    (done / cpython.LOG).write_bytes(logs)
     return done
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """One build at a time: a second caller waits and then finds the first one's result."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def build(*, refresh: bool = False) -> Path:
-    """The interpreter's directory, compiled unless this recipe has been compiled before.
+    """The interpreter's directory, made unless this recipe has been made before.
 
-    With ``refresh`` it is compiled anew, which takes up Debian's security fixes since.
+    With ``refresh`` CPython, too, is compiled anew, which takes up Debian's security fixes since.
     """
     final = recipe.cache_root() / recipe.current_identity()
-    with locked(final.with_suffix(".lock")):
-        if not refresh and (final / MANIFEST).exists():
-            return final
-        started = time.monotonic()
-        install_compiler()
-        root = final.with_suffix(".work")
-        shutil.rmtree(root, ignore_errors=True)
-        done = compile_into(root)
-        shutil.rmtree(final, ignore_errors=True)
-        done.rename(final)
-        shutil.rmtree(root)
-        shell.announce(f"built in {time.monotonic() - started:.0f} s")
-    return final
+    if not refresh and (final / MANIFEST).exists():
+        return final
+    parts = cpython.build(refresh=refresh)
+    cpython.install_compiler()
+    return cpython.cached(final, lambda root: assemble(root, parts), MANIFEST, refresh=refresh)
 
 
 def manifest_of(built: Path) -> dict[str, object]:

@@ -1,7 +1,8 @@
 """What is built and how it is configured: the values whose change must rebuild the interpreter.
 
-Nothing here acts. ``identity`` names the cache entry, so whatever influences the binary has to be
-in this file, in ``interpreter.py`` or below ``native/``.
+Nothing here acts. ``identity`` names a cache entry, so whatever influences CPython has to be in this
+file, in ``cpython.py`` or in ``native/compat.h``, and what influences our own modules there, in
+``interpreter.py`` or below ``native/``: a change to those does not cost a compile of CPython.
 """
 
 import hashlib
@@ -62,6 +63,7 @@ ABSENT_MODULES = (
 )
 
 COMPILER_FLAGS = "-O2 -g0"
+LINKING = ("-static", f"-Wl,-z,stack-size={THREAD_STACK_BYTES}")
 
 CONFIGURE = (
     # Where the library is sought when it is not beside the interpreter. CPython's search upwards
@@ -98,9 +100,20 @@ UNUSABLE_LIBRARY = (
 )
 
 
+def cpython_ingredients() -> list[Path]:
+    """Files that decide what CPython becomes, in a fixed order."""
+    return [HERE / "recipe.py", HERE / "cpython.py", TRAINING, NATIVE / "compat.h"]
+
+
+def native_sources() -> list[Path]:
+    """The C sources of our own modules and of the program, in a fixed order."""
+    return sorted(NATIVE.glob("*.c"))
+
+
 def ingredients() -> list[Path]:
     """Files that decide what the interpreter becomes, in a fixed order."""
-    return [HERE / "recipe.py", HERE / "interpreter.py", TRAINING, *sorted(NATIVE.iterdir())]
+    own = [file for file in sorted(NATIVE.iterdir()) if file.suffix in {".c", ".h"}]
+    return [*cpython_ingredients(), HERE / "interpreter.py", *own]
 
 
 def essence(file: Path) -> bytes:
@@ -129,6 +142,11 @@ def identity(files: list[Path], machine: str) -> str:
 def current_identity() -> str:
     """The identity of the recipe as it stands in this checkout, for this machine's processor."""
     return identity(ingredients(), platform.machine())
+
+
+def cpython_identity() -> str:
+    """The identity of CPython alone."""
+    return identity(cpython_ingredients(), platform.machine())
 
 
 def cache_root() -> Path:
