@@ -12,6 +12,8 @@ import os
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
+from daemon import tree
+
 if TYPE_CHECKING:
     import resource
     from collections.abc import Callable
@@ -21,10 +23,11 @@ _IDLE_S = 10.0
 
 
 class Ended(NamedTuple):
-    """How a child ended."""
+    """How a child ended. `inherited_kib`: what of its peak it had of this daemon; 0: not known."""
 
     status: int
     usage: resource.struct_rusage
+    inherited_kib: int = 0
 
 
 class Reaper:
@@ -33,16 +36,18 @@ class Reaper:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         """Held from a command's fork until it is watched."""
-        self._watched: dict[int, Callable[[Ended], None]] = {}
+        self._watched: dict[int, tuple[Callable[[Ended], None], int]] = {}
+        self.adopt: Callable[[bytes, resource.struct_rusage], None] | None = None
+        """Called with the tag and usage of an orphan that has ended."""
         self._maybe_children = threading.Event()
 
     def start(self) -> None:
         """Wait from now on, in a thread of its own."""
         threading.Thread(target=self._run, name="reaper", daemon=True).start()
 
-    def watch(self, pid: int, callback: Callable[[Ended], None]) -> None:
+    def watch(self, pid: int, callback: Callable[[Ended], None], inherited_kib: int = 0) -> None:
         """Have this called when the child has ended; the caller holds `lock` since its fork."""
-        self._watched[pid] = callback
+        self._watched[pid] = (callback, inherited_kib)
         self._maybe_children.set()
 
     def signal(self, pid: int, number: int, callback: Callable[[Ended], None]) -> bool:
@@ -51,7 +56,7 @@ class Reaper:
         Under the lock, so that its number cannot be another's by now.
         """
         with self.lock:
-            if self._watched.get(pid) != callback:
+            if self._watched.get(pid, (None,))[0] != callback:
                 return False
             os.kill(pid, number)
             return True
@@ -75,11 +80,15 @@ class Reaper:
         if peek is None:
             return True
         with self.lock:
+            is_orphan = self.adopt is not None and peek.si_pid not in self._watched
+            tag = tree.tag_of(peek.si_pid) if is_orphan else None
             try:
                 pid, status, usage = os.wait4(peek.si_pid, os.WNOHANG)
             except ChildProcessError:
                 return True  # it never became a program, and who started it has reaped it
-            callback = self._watched.pop(pid, None)
+            callback, inherited_kib = self._watched.pop(pid, (None, 0))
         if callback is not None:
-            callback(Ended(status, usage))
+            callback(Ended(status, usage, inherited_kib))
+        elif self.adopt is not None and tag is not None:
+            self.adopt(tag, usage)
         return True

@@ -10,6 +10,8 @@ import os
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 
+_RESET_PEAK = b"5"
+_clear_refs: int | None = None
 _OOM_STEP = 100
 """A tenth of all memory, in the kernel's reckoning: more than this daemon ever takes."""
 
@@ -30,9 +32,28 @@ def prctl(option: int, value: int) -> bool:
 def harden() -> None:
     """Make this process opaque to the sandbox's own processes of the same user.
 
-    Not dumpable: they cannot attach to it, nor read its memory or environment.
+    Not dumpable: they cannot attach to it, nor read its memory or environment. From then on its own
+    files in /proc are root's alone, so what is needed of them is opened first.
     """
+    global _clear_refs  # noqa: PLW0603 - one process, one such file
+    try:
+        _clear_refs = os.open("/proc/self/clear_refs", os.O_WRONLY)
+    except OSError:
+        _clear_refs = None
     prctl(PR_SET_DUMPABLE, 0)
+
+
+def forget_peak() -> None:
+    """Let this process's peak be what it has now.
+
+    A command inherits the peak of who starts it. After one large request all later commands would
+    seem to have needed that much.
+    """
+    if _clear_refs is not None:
+        try:
+            os.write(_clear_refs, _RESET_PEAK)
+        except OSError:
+            return
 
 
 def likelier_oom_score() -> int:

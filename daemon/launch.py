@@ -62,7 +62,8 @@ def plan(spec: ExecSpec, sandbox: Sandbox, tag: str) -> Program:
     else:
         argv, paths = _shell(spec, environment, sandbox.environment, cwd)
     environment[tree.TAG] = tag.encode()
-    return Program(argv, tuple(paths), cwd, environment, user)
+    mark = tree.mark_of(tag)
+    return Program(argv, tuple(paths), cwd, environment, user, mark)
 
 
 def _directory(path: bytes) -> bytes:
@@ -89,7 +90,7 @@ def _environment(spec: ExecSpec, sandbox: Sandbox) -> dict[bytes, bytes]:
 
 
 def _user(spec: ExecSpec, sandbox: Sandbox) -> users.User | None:
-    """Whom to switch to; None: the daemon's own user, without a switch and so by the faster vfork."""
+    """Whom to switch to; None: the daemon's own user, without a switch."""
     user = sandbox.user if spec.user is None else users.find(spec.user)
     if user is None or (user.uid, user.gid) == (os.geteuid(), os.getegid()):
         return None

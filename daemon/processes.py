@@ -136,8 +136,7 @@ class Processes:
             if not spec.merge_stderr:
                 stderr = _open_stream(process, "stderr", limit, child)
             fds = Descriptors(stdin, stdout, stderr)
-            process.pid = spawn(program, fds, self._reaper, process.on_end)
-            kernel.offer_to_oom_killer(process.pid, self._oom_score)
+            process.pid = spawn(program, fds, self._reaper, process.on_end, self._oom_score)
             if process.stdin is not None:
                 process.stdin.feed(spec.stdin or b"")
         finally:

@@ -5,12 +5,17 @@ each of these marks has to be shed by itself, and one that is left gives it away
 
 - its parent is in the tree;
 - its session was made by a member, the leader first;
+- its limit of file locks, which Linux does not enforce since 2.4, is the command's number. It is
+  inherited whatever a process does, also to another user, where the environment cannot be read.
+  Without CAP_SYS_RESOURCE, which no ordinary container has, nobody can raise it again: `su` and its
+  like, which reset limits, leave it as it is;
 - the tag variable is in its environment;
 - it lost its parent, so it came to us, it has none of another command's marks, and it was born
-  while this command was the only one that ran.
+  while this command was the only one that ran. For kernels that have no such limit.
 
 The last one cannot tell two commands that ran at the same time apart; then it spares the process,
 because killing another command's server is worse than leaving one behind in a sandbox that ends.
+What was measured and rejected: docs/design/20261129-whose-process.md.
 """
 
 # ruff: noqa: PTH208
@@ -19,6 +24,7 @@ because killing another command's server is worse than leaving one behind in a s
 from __future__ import annotations
 
 import os
+import resource
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,6 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 TAG = b"SANDMAN_EXEC"
+LIMIT = 10
+"""RLIMIT_LOCKS, which `resource` does not name."""
+_BITS = 24
+"""Of the boot id, and of the command's number. A number comes again after 16 million commands."""
 _TICKS = float(os.sysconf("SC_CLK_TCK"))
 _SLACK_S = 2 / _TICKS
 """/proc counts starts in ticks."""
@@ -88,7 +98,22 @@ def _read(path: str) -> bytes:
 
 
 def tag_of(pid: int) -> bytes | None:
-    """The tag in the process's environment; None: there is none, or it may not be read."""
+    """The tag of the process; None: it has none, or it may not be read."""
+    return _tag_by_limit(pid) or _tag_by_environment(pid)
+
+
+def _tag_by_limit(pid: int) -> bytes | None:
+    """Everybody may read limits, also of processes that have ended but are not reaped."""
+    _, _, rest = _read(f"/proc/{pid}/limits").partition(b"Max file locks")
+    # A plain Python sets the soft limit, the first, alone.
+    for value in rest.split(None, 2)[1::-1]:
+        if value.isdigit() and int(value) >> 2 * _BITS == _BASE >> 2 * _BITS:
+            number = int(value) - _BASE
+            return _tag(number >> _BITS, number).encode()
+    return None
+
+
+def _tag_by_environment(pid: int) -> bytes | None:
     prefix = TAG + b"="
     for entry in _read(f"/proc/{pid}/environ").split(b"\0"):
         if entry.startswith(prefix):
@@ -161,12 +186,42 @@ def _closure(rows: dict[int, Row], found: set[int], foreign: set[int]) -> set[in
 
 def make_tag(boot_id: str, number: int) -> str:
     """A tag that no other command of no other daemon on this machine has."""
-    return f"{boot_id[:12]}.{number:x}"
+    return _tag(_boot(boot_id), number)
+
+
+def _boot(boot_id: str) -> int:
+    return int(boot_id, 16) & _ones()
+
+
+def _ones() -> int:
+    return (1 << _BITS) - 1
+
+
+def _tag(boot: int, number: int) -> str:
+    return f"{boot:06x}.{number & _ones():x}"
+
+
+def mark_of(tag: str) -> int:
+    """The limit of file locks that says the same as the tag; 0: there can be none here."""
+    boot, _, number = tag.partition(".")
+    return _BASE + (int(boot, 16) << _BITS) + int(number, 16) if _BASE else 0
+
+
+def base_of(hard: int) -> int:
+    """Where our numbers begin, given the daemon's own hard limit; 0: there is no room.
+
+    Within another daemon's command that is the mark of that command; ours are then far below.
+    """
+    bits = 64 if hard == resource.RLIM_INFINITY else hard.bit_length()
+    return 1 << (bits - 2) if bits > 2 * _BITS + 2 else 0
+
+
+_BASE = base_of(resource.getrlimit(LIMIT)[1])
 
 
 def descendants(rows: dict[int, Row], pid: int, boot_id: str) -> set[int]:
     """All processes below this one, and all with a tag of this boot."""
-    prefix = make_tag(boot_id, 0)[:-1].encode()
+    prefix = f"{_boot(boot_id):06x}.".encode()
     found = {
         row.pid
         for row in rows.values()

@@ -1,9 +1,10 @@
-/* The few system calls that PID 1 needs and a static Python cannot make.
+/* What the daemon needs and Python's standard library does not have.
  *
- * A static binary has no dlopen, hence no ctypes: what the standard library
- * does not wrap has to be compiled in. Kept to prctl(2), because every line
- * here runs as PID 1 beside hostile code:
+ * A static binary has no dlopen, hence no ctypes: it has to be compiled in. Kept
+ * small, because every line here runs as PID 1 beside hostile code:
  *
+ *   start(…)     starts a program: start.c
+ *   Sha256       sha256.c
  *   prctl(option, arg2=0, arg3=0, arg4=0, arg5=0) -> int
  *       any prctl whose arguments are numbers: PR_SET_DUMPABLE,
  *       PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS ...
@@ -12,8 +13,8 @@
  *   set_name(name: bytes) -> None
  *       PR_SET_NAME, what `ps` and /proc/PID/comm show; the kernel keeps 15 bytes.
  */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "native.h"
+
 #include <sys/prctl.h>
 
 static int
@@ -79,18 +80,21 @@ add_constants(PyObject *module)
     ADD(PR_GET_NO_NEW_PRIVS)
     ADD(PR_SET_NO_NEW_PRIVS)
 #undef ADD
-    return 0;
+    return sandman_add_sha256(module);
 }
 
 static PyMethodDef methods[] = {
     {"prctl", sandman_prctl, METH_VARARGS, NULL},
     {"set_name", sandman_set_name, METH_VARARGS, NULL},
+    {"start", sandman_start, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, add_constants},
+#ifdef Py_mod_multiple_interpreters
     {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
+#endif
     {0, NULL},
 };
 

@@ -123,7 +123,14 @@ def test_a_comment_does_not_cost_a_compile(tmp_path: Path) -> None:
 
 def test_the_identity_covers_our_c_sources_and_the_way_of_building() -> None:
     names = {file.name for file in recipe.ingredients()}
-    assert {"recipe.py", "interpreter.py", "training.py", "_sandman.c", "compat.h"} <= names
+    long = {"recipe.py", "cpython.py", "training.py", "compat.h"}
+    assert long | {"interpreter.py", "_sandman.c", "start.c", "native.h"} <= names
+
+
+def test_a_change_to_our_c_sources_does_not_cost_a_compile_of_cpython() -> None:
+    names = {file.name for file in recipe.cpython_ingredients()}
+    assert names == {"recipe.py", "cpython.py", "training.py", "compat.h"}
+    assert {file.name for file in recipe.native_sources()} >= {"main.c", "_sandman.c"}
 
 
 SOURCE = """

@@ -1,0 +1,13 @@
+/* What the sources of our module share. */
+#ifndef SANDMAN_NATIVE_H
+#define SANDMAN_NATIVE_H
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+/* start.c */
+PyObject *sandman_start(PyObject *module, PyObject *args);
+
+/* sha256.c: 0, or -1 with an exception; the type is absent where the processor cannot do it. */
+int sandman_add_sha256(PyObject *module);
+
+#endif

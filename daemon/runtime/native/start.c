@@ -1,0 +1,299 @@
+/* Starts a program: everything that lies between the daemon and another program, in one place.
+ *
+ *   start(paths, argv, environment, (stdin, stdout, stderr), cwd,
+ *         (uid, gid, groups) or None, terminal, mark, oom_score) -> (pid, stage, errno, peak_kib)
+ *
+ * By clone(CLONE_VM | CLONE_VFORK), which costs the same whatever the daemon's size: the child runs on
+ * the daemon's memory, on a stack of its own, while the calling thread waits, until it is another
+ * program. Between the two it may do nothing but system calls: no allocation, no lock, none of libc's
+ * functions that set something for all threads (setuid, setgroups, setrlimit), hence the bare calls.
+ *
+ * In this order, since each needs or bars another:
+ *
+ *   default actions for all signals, whatever the daemon ignores or was told to ignore
+ *   a session of its own
+ *   the mark: a limit that the kernel does not use, see daemon/tree.py
+ *   fewer pending signals than the daemon may have, see RESERVE
+ *   0, 1 and 2; the terminal on 0 as the session's own; nothing else open
+ *   the directory, as the daemon's user
+ *   groups, group, user
+ *   no signal blocked
+ *   the first of `paths` that can be executed, as execvp does
+ *
+ * A child that did not get that far is reaped here: the caller keeps others from waiting meanwhile.
+ */
+#define _GNU_SOURCE
+#include "native.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* A sender's identity is kept in memory that counts against RLIMIT_SIGPENDING, which all processes of a
+ * user share. When it is used up the kernel still delivers a forged SIGTERM, without the sender: that
+ * looks as if it came from outside the sandbox. So commands may use up all but this much. */
+#define RESERVE 64
+#define STACK_BYTES 16384
+#define KERNEL_SIGNALS 64
+
+/* Where a start failed; known to daemon/spawn.py. */
+enum stage { PROGRAM, DIRECTORY, USER, TERMINAL, DESCRIPTORS };
+
+struct job {
+    char **paths;
+    char **argv;
+    char **environment;
+    const char *cwd;
+    int fds[3];
+    int terminal;
+    int switches;
+    unsigned int uid;
+    unsigned int gid;
+    Py_ssize_t group_count;
+    unsigned int *groups;
+    unsigned long long mark;
+    /* The child's words. */
+    int stage;
+    int error;
+    long peak_kib;
+};
+
+/* The kernel's own form; libc's differ. */
+struct limit {
+    uint64_t soft;
+    uint64_t hard;
+};
+
+static void
+reset_signals(void)
+{
+    const unsigned long action[4] = {0}; /* SIG_DFL, no flags, no mask */
+    for (int number = 1; number <= KERNEL_SIGNALS; number++) {
+        syscall(SYS_rt_sigaction, number, action, NULL, KERNEL_SIGNALS / 8);
+    }
+}
+
+static void
+set_limits(const struct job *job)
+{
+    struct limit limit;
+    if (job->mark) {
+        limit.soft = limit.hard = job->mark;
+        syscall(SYS_prlimit64, 0, RLIMIT_LOCKS, &limit, NULL);
+    }
+    if (syscall(SYS_prlimit64, 0, RLIMIT_SIGPENDING, NULL, &limit) == 0 &&
+        limit.soft > 2 * RESERVE && limit.soft != UINT64_MAX) {
+        limit.soft -= RESERVE;
+        limit.hard = limit.soft;
+        syscall(SYS_prlimit64, 0, RLIMIT_SIGPENDING, &limit, NULL);
+    }
+}
+
+static int
+set_descriptors(struct job *job)
+{
+    job->stage = DESCRIPTORS;
+    for (int number = 0; number < 3; number++) {
+        if (syscall(SYS_dup3, job->fds[number], number, 0) < 0) {
+            return -1;
+        }
+    }
+    job->stage = TERMINAL;
+    if (job->terminal && syscall(SYS_ioctl, 0, TIOCSCTTY, 0) < 0) {
+        return -1;
+    }
+    /* All of the daemon's close at exec anyhow: see `kernel.hide_descriptors`. */
+    syscall(SYS_close_range, 3, ~0U, 0);
+    return 0;
+}
+
+static int
+set_user(struct job *job)
+{
+    job->stage = USER;
+    if (!job->switches) {
+        return 0;
+    }
+    if (syscall(SYS_setgroups, job->group_count, job->groups) < 0 ||
+        syscall(SYS_setresgid, job->gid, job->gid, job->gid) < 0 ||
+        syscall(SYS_setresuid, job->uid, job->uid, job->uid) < 0) {
+        return -1;
+    }
+    return 0;
+}
+
+/* The first failure counts, as with execvp: a later directory of PATH may not even exist. */
+static void
+execute(struct job *job)
+{
+    int first = 0;
+    job->stage = PROGRAM;
+    for (char **path = job->paths; *path != NULL; path++) {
+        syscall(SYS_execve, *path, job->argv, job->environment);
+        if (errno != ENOENT && errno != ENOTDIR && errno != EACCES && errno != EPERM) {
+            first = errno;
+            break;
+        }
+        if (!first) {
+            first = errno;
+        }
+    }
+    errno = first ? first : ENOENT;
+}
+
+static int
+child(void *argument)
+{
+    struct job *job = argument;
+    const uint64_t nothing = 0;
+    struct rusage usage;
+
+    reset_signals();
+    syscall(SYS_setsid);
+    set_limits(job);
+    if (set_descriptors(job) < 0) {
+        goto failed;
+    }
+    job->stage = DIRECTORY;
+    if (syscall(SYS_chdir, job->cwd) < 0 || set_user(job) < 0) {
+        goto failed;
+    }
+    /* The new program inherits this as its own peak. */
+    if (syscall(SYS_getrusage, RUSAGE_SELF, &usage) == 0) {
+        job->peak_kib = usage.ru_maxrss;
+    }
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &nothing, NULL, KERNEL_SIGNALS / 8);
+    execute(job);
+failed:
+    job->error = errno;
+    syscall(SYS_exit_group, 127);
+    return 127;
+}
+
+/* Before it can have children of its own. To make a process a likelier victim needs no capability. */
+static void
+offer_to_oom_killer(int pid, int score)
+{
+    char text[64];
+    snprintf(text, sizeof text, "/proc/%d/oom_score_adj", pid);
+    int file = open(text, O_WRONLY | O_CLOEXEC);
+    if (file < 0) {
+        return;
+    }
+    int length = snprintf(text, sizeof text, "%d", score);
+    if (write(file, text, (size_t)length) < 0) {
+        /* It is another user's by now, or gone. */
+    }
+    close(file);
+}
+
+static int
+run(struct job *job, int oom_score)
+{
+    char stack[STACK_BYTES] __attribute__((aligned(16)));
+    const uint64_t all = UINT64_MAX;
+    uint64_t before = 0;
+
+    /* A handler of the daemon's must not run in the child, on the daemon's memory. */
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, KERNEL_SIGNALS / 8);
+    int pid = clone(child, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, job);
+    int error = errno;
+    if (pid > 0 && job->error) {
+        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+        }
+    } else if (pid > 0 && oom_score >= 0) {
+        offer_to_oom_killer(pid, oom_score);
+    }
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, KERNEL_SIGNALS / 8);
+    errno = error;
+    return pid;
+}
+
+/* The texts of a tuple of bytes, which has to outlive the result. */
+static char **
+texts(PyObject *tuple)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(tuple);
+    char **found = PyMem_Calloc((size_t)count + 1, sizeof(char *));
+    if (found == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (Py_ssize_t index = 0; index < count; index++) {
+        /* Refuses a NUL within. */
+        if (PyBytes_AsStringAndSize(PyTuple_GET_ITEM(tuple, index), &found[index], NULL) < 0) {
+            PyMem_Free(found);
+            return NULL;
+        }
+    }
+    return found;
+}
+
+static int
+take_user(struct job *job, PyObject *user)
+{
+    PyObject *groups;
+
+    if (user == Py_None) {
+        return 0;
+    }
+    if (!PyArg_ParseTuple(user, "IIO!:user", &job->uid, &job->gid, &PyTuple_Type, &groups)) {
+        return -1;
+    }
+    job->switches = 1;
+    job->group_count = PyTuple_GET_SIZE(groups);
+    job->groups = PyMem_Calloc((size_t)job->group_count + 1, sizeof(unsigned int));
+    if (job->groups == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t index = 0; index < job->group_count; index++) {
+        unsigned long group = PyLong_AsUnsignedLong(PyTuple_GET_ITEM(groups, index));
+        if (PyErr_Occurred()) {
+            return -1;
+        }
+        job->groups[index] = (unsigned int)group;
+    }
+    return 0;
+}
+
+PyObject *
+sandman_start(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *paths, *argv, *environment, *user, *result = NULL;
+    struct job job = {0};
+    int oom_score, pid;
+
+    if (!PyArg_ParseTuple(args, "O!O!O!(iii)yOpKi:start", &PyTuple_Type, &paths, &PyTuple_Type, &argv,
+                          &PyTuple_Type, &environment, &job.fds[0], &job.fds[1], &job.fds[2],
+                          &job.cwd, &user, &job.terminal, &job.mark, &oom_score)) {
+        return NULL;
+    }
+    job.paths = texts(paths);
+    job.argv = job.paths ? texts(argv) : NULL;
+    job.environment = job.argv ? texts(environment) : NULL;
+    if (job.environment != NULL && take_user(&job, user) == 0) {
+        Py_BEGIN_ALLOW_THREADS
+        pid = run(&job, oom_score);
+        Py_END_ALLOW_THREADS
+        if (pid < 0) {
+            PyErr_SetFromErrno(PyExc_OSError);
+        } else {
+            result = Py_BuildValue("(iiil)", pid, job.stage, job.error, job.peak_kib);
+        }
+    }
+    PyMem_Free(job.groups);
+    PyMem_Free(job.environment);
+    PyMem_Free(job.argv);
+    PyMem_Free(job.paths);
+    return result;
+}
