@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from sandman import wire
 
 if TYPE_CHECKING:
-    import resource
-
     from daemon import usage
     from daemon.launch import StartFailedError
     from daemon.process import Process
+
+_GROWTH_KIB = 1024
+"""What this daemon's other threads may take while one starts a command: a few requests' worth."""
 
 
 def not_started(failure: StartFailedError, exec_id: str, boot_id: str) -> wire.ExecResult:
@@ -34,7 +35,6 @@ def ended(
     """The result of a command that is over, without its output."""
     after = meter.read()
     code, number = exit_of(process)
-    rusage = process.end.usage if process.end else None
     stdout = process.streams["stdout"].log
     stderr = process.streams["stderr"].log if "stderr" in process.streams else None
     return wire.ExecResult(
@@ -46,8 +46,8 @@ def ended(
         stderr_bytes=stderr.total if stderr else 0,
         oom_killed=is_greater(after.oom_kills, process.before.oom_kills),
         wall_s=round(process.wall_s, 6),
-        cpu_s=round(rusage.ru_utime + rusage.ru_stime, 6) if rusage else None,
-        peak_memory_bytes=_peak(rusage, meter),
+        cpu_s=_cpu_s(process),
+        peak_memory_bytes=_peak(process, meter),
         throttled_s=difference(after.throttled_s, process.before.throttled_s),
         exec_id=process.exec_id,
         boot_id=boot_id,
@@ -65,15 +65,28 @@ def exit_of(process: Process) -> tuple[int, int | None]:
     return os.WEXITSTATUS(process.end.status), None
 
 
-def _peak(rusage: resource.struct_rusage | None, meter: usage.Meter) -> int | None:
-    """The largest memory of one process of the command.
+def _cpu_s(process: Process) -> float | None:
+    """Processor time of all of the command's processes that have ended.
 
-    The kernel counts a process from its fork, when it shares this daemon's memory: a value up to
-    the daemon's own peak says nothing about the command.
+    The kernel adds up those that were waited for; orphans came to this daemon, with their own.
     """
-    if rusage is None or not meter.is_over_own_peak(rusage.ru_maxrss):
+    if process.end is None:
         return None
-    return rusage.ru_maxrss * 1024
+    usage = process.end.usage
+    return round(usage.ru_utime + usage.ru_stime + process.orphans.cpu_s, 6)
+
+
+def _peak(process: Process, meter: usage.Meter) -> int | None:
+    """The largest memory of one process of the command; None: less than what this daemon has.
+
+    The kernel counts a process from its start, when it shares this daemon's memory: a value up to
+    that says nothing about the command.
+    """
+    if process.end is None:
+        return None
+    kib, inherited_kib = process.end.usage.ru_maxrss, process.end.inherited_kib
+    is_own = kib > inherited_kib + _GROWTH_KIB if inherited_kib else meter.is_over_own_peak(kib)
+    return 1024 * max(kib if is_own else 0, process.orphans.peak_kib) or None
 
 
 def is_greater(after: int | None, before: int | None) -> bool | None:

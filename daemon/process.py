@@ -75,7 +75,7 @@ class Process:
         """Without the streams; there once all is over."""
         self.failure: SandmanError | None = None
         """Why there is and will be no result."""
-        self.before = usage.Counters(None, None)
+        self.before, self.orphans = usage.Counters(None, None), usage.Orphans()
         self.begun = threading.Event()
         """It runs, or never will."""
         self.is_settled = False

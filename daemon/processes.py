@@ -16,6 +16,8 @@ from sandman import names
 from sandman.errors import BadRequestError, ConflictError, NotFoundError, SandmanError
 
 if TYPE_CHECKING:
+    import resource
+
     from daemon import usage
     from daemon.init import Reaper
     from daemon.spawn import Program
@@ -47,6 +49,7 @@ class Processes:
         self._lock = threading.Lock()
         self._count = 0
         self._oom_score = kernel.likelier_oom_score()
+        reaper.adopt = self._adopt
 
     @property
     def boot_id(self) -> str:
@@ -151,6 +154,13 @@ class Processes:
         """
         if not self._reaper.signal(process.pid, number, process.on_end):
             raise ConflictError(f"command {process.exec_id} has ended")
+
+    def _adopt(self, tag: bytes, rusage: resource.struct_rusage) -> None:
+        """The reaper's call: an orphan has ended. Those of commands that are over count no more."""
+        with self._lock:
+            found = [process for process in self._running.values() if process.tag == tag]
+        for process in found:
+            process.orphans.add(rusage)
 
     def finish(self, process: Process, result: ExecResult | None = None) -> None:
         """The command is over; `result`: how it ended, unless that can never be told."""

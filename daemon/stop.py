@@ -48,7 +48,8 @@ class Stop:
         if alive is None:
             self._step_blindly(now)
         elif not alive:
-            self.is_done = True
+            # What they have used is known when they are reaped, which the reaper is about to.
+            self.is_done = not any(map(tree.is_unreaped, self._told))
         elif now >= self._kill_at:
             kill_frozen(alive, self._members)
         else:

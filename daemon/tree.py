@@ -97,6 +97,13 @@ def _read(path: str) -> bytes:
         os.close(file)
 
 
+def is_unreaped(pid: int) -> bool:
+    """Whether this is a child of ours that has ended and is yet to be waited for."""
+    data = _read(f"/proc/{pid}/stat")
+    fields = data[data.rfind(b")") + 1 :].split(None, 2)
+    return fields[:2] == [b"Z", b"%d" % os.getpid()]
+
+
 def tag_of(pid: int) -> bytes | None:
     """The tag of the process; None: it has none, or it may not be read."""
     return _tag_by_limit(pid) or _tag_by_environment(pid)

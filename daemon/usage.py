@@ -10,8 +10,11 @@ import resource
 from typing import NamedTuple
 
 STATUS = "/proc/self/status"
-_V2 = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/cpu.stat")
-_V1 = ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/cpu/cpu.stat")
+OWN = "/proc/self/cgroup"
+MOUNT = "/sys/fs/cgroup"
+_MEMORY = (("", "memory.events"), ("memory", "memory.oom_control"))
+_CPU = (("", "cpu.stat"), ("cpu", "cpu.stat"), ("cpu,cpuacct", "cpu.stat"))
+"""Hierarchy and file: of version 2, whose name is empty, then of version 1."""
 
 
 class Counters(NamedTuple):
@@ -21,11 +24,30 @@ class Counters(NamedTuple):
     throttled_s: float | None
 
 
+class Orphans:
+    """What the processes of a command used that lost their parents, came to the daemon and ended.
+
+    Added up in the reaper's thread alone.
+    """
+
+    __slots__ = ("cpu_s", "peak_kib")
+
+    def __init__(self) -> None:
+        self.cpu_s = 0.0
+        self.peak_kib = 0
+
+    def add(self, usage: resource.struct_rusage) -> None:
+        """One more has ended."""
+        self.cpu_s += usage.ru_utime + usage.ru_stime
+        self.peak_kib = max(self.peak_kib, usage.ru_maxrss)
+
+
 class Meter:
     """Reads the counters of one sandbox; opens them at first use, after listening."""
 
-    def __init__(self, v2: tuple[str, str] = _V2, v1: tuple[str, str] = _V1) -> None:
-        self._paths = (v2, v1)
+    def __init__(self, mount: str = MOUNT, own: str = OWN) -> None:
+        self._mount = mount
+        self._own = own
         self._files: tuple[int | None, int | None] | None = None
         self._own_peak_kib = 0
 
@@ -48,18 +70,36 @@ class Meter:
         return kib > self._own_peak_kib
 
     def _open(self) -> tuple[int | None, int | None]:
-        v2, v1 = self._paths
-        memory, cpu = (_first((a, b)) for a, b in zip(v2, v1, strict=True))
-        return memory, cpu
+        groups = _groups(self._own)
+        return self._first(_MEMORY, groups), self._first(_CPU, groups)
+
+    def _first(self, places: tuple[tuple[str, str], ...], groups: dict[str, str]) -> int | None:
+        """The first of these files that is there.
+
+        In a container what is mounted is its own group, also where the kernel still tells the group's
+        place on the node; elsewhere the whole tree is, and that place is the one.
+        """
+        for hierarchy, name in places:
+            for group in (groups.get(hierarchy, ""), ""):
+                try:
+                    return os.open(f"{self._mount}/{hierarchy}{group}/{name}", os.O_RDONLY)
+                except OSError:
+                    continue
+        return None
 
 
-def _first(paths: tuple[str, str]) -> int | None:
-    for path in paths:
-        try:
-            return os.open(path, os.O_RDONLY)
-        except OSError:
-            continue
-    return None
+def _groups(own: str) -> dict[str, str]:
+    """The place of this process in each hierarchy."""
+    try:
+        file = os.open(own, os.O_RDONLY)
+    except OSError:
+        return {}
+    try:
+        lines = os.read(file, 65536).decode("utf-8", "surrogateescape").splitlines()
+    finally:
+        os.close(file)
+    rows = (line.split(":", 2) for line in lines)
+    return {row[1]: row[2] for row in rows if len(row) == 3 and ".." not in row[2]}
 
 
 def _fields(file: int | None) -> dict[str, int]:

@@ -26,7 +26,13 @@ def compile_native(shop: Workshop, parts: Path, into: Path) -> list[Path]:
     objects = []
     for source in recipe.native_sources():
         target = into / f"{source.stem}.o"
-        flags = [*recipe.COMPILER_FLAGS.split(), "-std=gnu11", "-Wall", "-Wextra", "-Werror"]
+        flags = [*recipe.COMPILER_FLAGS.split(), "-std=gnu11", "-DNDEBUG"]
+        flags += [
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            f"-ffile-prefix-map={recipe.NATIVE}={cpython.ANYWHERE}",
+        ]
         headers = [f"-I{parts / cpython.HEADERS}", f"-I{recipe.NATIVE}"]
         shop.run([shop.compiler, *flags, *headers, "-c", source, "-o", target], into)
         objects.append(target)

@@ -184,15 +184,22 @@ def test_what_cannot_be_killed_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_counters_of_both_kinds(tmp_path: Path) -> None:
-    v2 = (str(tmp_path / "memory.events"), str(tmp_path / "cpu.stat"))
-    v1 = (str(tmp_path / "memory.oom_control"), str(tmp_path / "cpu1.stat"))
-    assert usage.Meter(v2, v1).read() == usage.Counters(None, None)
-    (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
-    (tmp_path / "cpu1.stat").write_text("nr_periods 0\nthrottled_time 2500000000\n")
-    assert usage.Meter(v2, v1).read() == usage.Counters(3, 2.5)
+    def read() -> usage.Counters:
+        return usage.Meter(str(tmp_path), str(tmp_path / "own")).read()
+
+    assert read() == usage.Counters(None, None)
+    for name in ("memory", "cpu"):
+        (tmp_path / name / "pod").mkdir(parents=True)
+    (tmp_path / "memory/memory.oom_control").write_text("oom_kill_disable 0\noom_kill 3\n")
+    (tmp_path / "cpu/cpu.stat").write_text("nr_periods 0\nthrottled_time 2500000000\n")
+    assert read() == usage.Counters(3, 2.5)
+    # A whole tree is mounted, and the place in it is known.
+    (tmp_path / "own").write_text("9:memory:/pod\n2:cpu:/gone\n1:pids:/../..\n0::/\nodd\n")
+    (tmp_path / "memory/pod/memory.oom_control").write_text("oom_kill 7\n")
+    assert read() == usage.Counters(7, 2.5)
     (tmp_path / "memory.events").write_text("low 0\noom 9\noom_kill 4\n")
     (tmp_path / "cpu.stat").write_text("usage_usec 5\nthrottled_usec 1500000\n")
-    meter = usage.Meter(v2, v1)
+    meter = usage.Meter(str(tmp_path), "/no/file")
     assert meter.read() == usage.Counters(4, 1.5)
     (tmp_path / "memory.events").write_text("oom_kill 5\n")
     assert meter.read().oom_kills == 5
@@ -204,8 +211,9 @@ def test_counters_of_both_kinds(tmp_path: Path) -> None:
 
 
 def test_counters_that_vanish(tmp_path: Path) -> None:
-    meter = usage.Meter((str(tmp_path), str(tmp_path)), (str(tmp_path), str(tmp_path)))
-    assert meter.read() == usage.Counters(None, None)
+    (tmp_path / "memory.events").mkdir()
+    (tmp_path / "cpu.stat").mkdir()
+    assert usage.Meter(str(tmp_path)).read() == usage.Counters(None, None)
 
 
 def test_own_peak_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
