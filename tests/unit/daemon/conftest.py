@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from daemon.runtime import interpreter
 from tests.unit.daemon import harness
 
 if TYPE_CHECKING:
@@ -44,6 +46,28 @@ def first() -> Iterator[harness.Daemon]:
     if os.geteuid() != 0:
         pytest.skip("needs root for a pid namespace")
     running = harness.start(*IN_ITS_OWN_NAMESPACE)
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def native() -> Path:
+    """The daemon's own Python, with the start path in C; for tests with the marker `runtime`."""
+    return interpreter.build() / "bin" / "python3"
+
+
+@pytest.fixture(scope="session")
+def own(native: Path) -> Iterator[harness.Daemon]:
+    """A daemon on its own Python that is PID 1 of a namespace of its own, shared."""
+    running = harness.start(*IN_ITS_OWN_NAMESPACE, program=harness.serve_by(native))
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def beside(native: Path) -> Iterator[harness.Daemon]:
+    """A daemon on its own Python that is not PID 1, shared."""
+    running = harness.start(program=harness.serve_by(native))
     yield running
     running.stop()
 

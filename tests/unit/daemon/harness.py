@@ -137,6 +137,11 @@ def start(
     return Daemon(process, nested=prefix[:1] == ("unshare",))
 
 
+def serve_by(python: object) -> tuple[str, ...]:
+    """The daemon of this checkout on another Python."""
+    return (str(python), "-S", "-B", "-m", "daemon", "serve")
+
+
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """What the pod would set."""
     return {
