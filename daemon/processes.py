@@ -48,6 +48,8 @@ class Processes:
         self._ended: dict[str, Process] = {}
         self._lock = threading.Lock()
         self._count = 0
+        self._kept_bytes = 0
+        """Of all ended commands; added up anew at each end it was a third of what a command costs."""
         self._oom_score = kernel.likelier_oom_score()
         reaper.adopt = self._adopt
 
@@ -168,27 +170,34 @@ class Processes:
         with self._lock:
             self._running.pop(process.exec_id, None)
             self._ended[process.exec_id] = process
+            self._kept_bytes += _kept_bytes(process)
             while len(self._ended) > MAX_ENDED:
-                del self._ended[next(iter(self._ended))]
+                self._drop_output(self._ended.pop(next(iter(self._ended))))
         process.settle()
-        self._trim(process)
+        if self._kept_bytes > MAX_KEPT_BYTES:
+            self._trim(process)
 
     def _trim(self, last: Process) -> None:
         """Drop output that is kept too long."""
         with self._lock:
-            ended = list(self._ended.values())
-        excess = sum(map(_kept_bytes, ended)) - MAX_KEPT_BYTES
-        for process in ended:
-            if excess <= 0:
-                return
-            if process is not last:
-                excess -= _kept_bytes(process)
-                _forget_output(process)
+            for process in self._ended.values():
+                if self._kept_bytes <= MAX_KEPT_BYTES:
+                    return
+                if process is not last:
+                    self._drop_output(process)
+
+    def _drop_output(self, process: Process) -> None:
+        """Of an ended command; the caller holds the lock."""
+        self._kept_bytes -= _kept_bytes(process)
+        for stream in process.streams.values():
+            stream.log.forget()
 
     def answered(self, process: Process) -> None:
         """Its caller has it all; nobody can ask again for a command that was not given a name."""
         if not process.is_kept:
-            _forget_output(process)
+            with self._lock:
+                if self._ended.get(process.exec_id) is process:
+                    self._drop_output(process)
 
     def forget(self, process: Process, error: SandmanError) -> None:
         """The command never ran: its id is free again."""
@@ -207,11 +216,6 @@ class Processes:
 
 def _kept_bytes(process: Process) -> int:
     return sum(stream.log.size for stream in process.streams.values())
-
-
-def _forget_output(process: Process) -> None:
-    for stream in process.streams.values():
-        stream.log.forget()
 
 
 def refused(process: Process, failure: StartFailedError) -> None:

@@ -6,7 +6,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from daemon import config, http1, paths, removal
+from daemon import config, digest, http1, paths, removal
 from daemon.exchange import CallerGoneError, Response
 from daemon.files import Writer, open_for_reading, remove, translate
 from daemon.replies import dump
@@ -74,15 +74,13 @@ class Transfers:
 
 def _receive(exchange: Exchange, writer: Writer, wanted: bytes | None) -> dict[str, object]:
     """Write the body; what is known of it then."""
-    from hashlib import sha256  # noqa: PLC0415 - not needed to listen
-
-    digest = sha256()
+    hasher = digest.new()
     size = 0
     for piece in exchange.body():
-        digest.update(piece)
+        hasher.update(piece)
         size += len(piece)
         writer.write(piece)
-    found = digest.hexdigest()
+    found = hasher.digest().hex()
     if wanted is not None and wanted.lower() != found.encode():
         raise BadRequestError(
             f"the body's sha256 is {found}, not as given; nothing was written", field="sha256"

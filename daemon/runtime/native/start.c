@@ -14,6 +14,7 @@
  *   a session of its own
  *   the mark: a limit that the kernel does not use, see daemon/tree.py
  *   fewer pending signals than the daemon may have, see RESERVE
+ *   its place in the order of those that are killed for want of memory
  *   0, 1 and 2; the terminal on 0 as the session's own; nothing else open
  *   the directory, as the daemon's user
  *   groups, group, user
@@ -61,9 +62,11 @@ struct job {
     Py_ssize_t group_count;
     unsigned int *groups;
     unsigned long long mark;
+    char oom_score[16]; /* as the kernel reads it; empty: the daemon's own */
     /* The child's words. */
     int stage;
     int error;
+    int is_offered;
     long peak_kib;
 };
 
@@ -150,6 +153,19 @@ execute(struct job *job)
     errno = first ? first : ENOENT;
 }
 
+/* To make a process a likelier victim of the kernel needs no capability. The child does it, so that no
+ * child of its own can come before; but the files of a process that is not dumpable are root's, so for
+ * another user's daemon its parent has to, once it is another program. */
+static void
+offer_to_oom_killer(struct job *job, const char *path)
+{
+    int file = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CLOEXEC, 0);
+    if (file >= 0) {
+        job->is_offered = syscall(SYS_write, file, job->oom_score, strlen(job->oom_score)) > 0;
+        syscall(SYS_close, file);
+    }
+}
+
 static int
 child(void *argument)
 {
@@ -160,6 +176,9 @@ child(void *argument)
     reset_signals();
     syscall(SYS_setsid);
     set_limits(job);
+    if (*job->oom_score) {
+        offer_to_oom_killer(job, "/proc/self/oom_score_adj");
+    }
     if (set_descriptors(job) < 0) {
         goto failed;
     }
@@ -179,26 +198,10 @@ failed:
     return 127;
 }
 
-/* Before it can have children of its own. To make a process a likelier victim needs no capability. */
-static void
-offer_to_oom_killer(int pid, int score)
-{
-    char text[64];
-    snprintf(text, sizeof text, "/proc/%d/oom_score_adj", pid);
-    int file = open(text, O_WRONLY | O_CLOEXEC);
-    if (file < 0) {
-        return;
-    }
-    int length = snprintf(text, sizeof text, "%d", score);
-    if (write(file, text, (size_t)length) < 0) {
-        /* It is another user's by now, or gone. */
-    }
-    close(file);
-}
-
 static int
-run(struct job *job, int oom_score)
+run(struct job *job)
 {
+    char path[64];
     char stack[STACK_BYTES] __attribute__((aligned(16)));
     const uint64_t all = UINT64_MAX;
     uint64_t before = 0;
@@ -210,8 +213,9 @@ run(struct job *job, int oom_score)
     if (pid > 0 && job->error) {
         while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
         }
-    } else if (pid > 0 && oom_score >= 0) {
-        offer_to_oom_killer(pid, oom_score);
+    } else if (pid > 0 && *job->oom_score && !job->is_offered) {
+        snprintf(path, sizeof path, "/proc/%d/oom_score_adj", pid);
+        offer_to_oom_killer(job, path);
     }
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, KERNEL_SIGNALS / 8);
     errno = error;
@@ -278,12 +282,15 @@ sandman_start(PyObject *Py_UNUSED(module), PyObject *args)
                           &job.cwd, &user, &job.terminal, &job.mark, &oom_score)) {
         return NULL;
     }
+    if (oom_score >= 0) {
+        snprintf(job.oom_score, sizeof job.oom_score, "%d", oom_score);
+    }
     job.paths = texts(paths);
     job.argv = job.paths ? texts(argv) : NULL;
     job.environment = job.argv ? texts(environment) : NULL;
     if (job.environment != NULL && take_user(&job, user) == 0) {
         Py_BEGIN_ALLOW_THREADS
-        pid = run(&job, oom_score);
+        pid = run(&job);
         Py_END_ALLOW_THREADS
         if (pid < 0) {
             PyErr_SetFromErrno(PyExc_OSError);

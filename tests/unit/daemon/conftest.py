@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +13,7 @@ from tests.unit.daemon import harness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 IN_ITS_OWN_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 

@@ -1,0 +1,137 @@
+"""The daemon's own C module, as it is linked into its Python: marker `runtime`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from daemon import digest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.unit.daemon.harness import Daemon
+
+pytestmark = [pytest.mark.runtime, pytest.mark.timeout(1200)]
+
+COMPARE = """
+import hashlib, os, random, sys
+from _sandman import Sha256
+random.seed(int(sys.argv[1]))
+sizes = [*range(300), *(random.randrange(200_000) for _ in range(100)), 3_000_000]
+for size in sizes:
+    data, own, at = random.randbytes(size), Sha256(), 0
+    while at < size:
+        step = random.choice([1, 3, 55, 56, 63, 64, 65, 128, 4095, 4096, 50_000, size])
+        if size > 100_000 and step < 4095:
+            continue
+        own.update(memoryview(data)[at:at + step])
+        at += step
+        if random.random() < 0.01:
+            seen = hashlib.sha256(data[:at]).digest()
+            assert own.digest() == seen, (size, at)
+    assert own.digest() == own.digest() == hashlib.sha256(data).digest(), size
+print("equal")
+"""
+
+
+def run(native: Path, code: str, *arguments: str) -> str:
+    """What a program prints on the daemon's own Python."""
+    done = subprocess.run(
+        [native, "-I", "-S", "-B", "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def has_instructions() -> bool:
+    """Whether this processor computes SHA-256 by itself."""
+    with open("/proc/cpuinfo") as file:  # noqa: PTH123
+        return " sha_ni" in file.read()
+
+
+def test_it_is_used_where_the_processor_can(native: Path) -> None:
+    code = "import _sandman; print(hasattr(_sandman, 'Sha256'))"
+    assert run(native, code) == f"{has_instructions()}\n"
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_30_the_digest_is_hashlibs(native: Path, seed: str) -> None:
+    if not has_instructions():
+        assert digest.new is hashlib.sha256
+        return
+    assert run(native, COMPARE, seed) == "equal\n"
+
+
+def test_30_an_upload_is_checked_by_it(own: Daemon, tmp_path: Path) -> None:
+    data = os.urandom(3_000_001)
+    found = hashlib.sha256(data).hexdigest()
+    answer = own.put(tmp_path / "file", data, sha256=found)
+    assert (answer.status_code, answer.json()["sha256"]) == (200, found)
+    other = "0" * 64
+    assert own.put(tmp_path / "other", data, sha256=other).status_code == 400
+    assert not (tmp_path / "other").exists()
+    assert (tmp_path / "file").read_bytes() == data
+
+
+BAD = """
+import _sandman
+n = 3
+cases = [
+    ((b"a\\0",), (b"x",), ()), ((b"a",), (b"x\\0",), ()), ((b"a",), (b"x",), (b"A=\\0",)),
+    (("a",), (b"x",), ()), ((b"a",), (1,), ()),
+]
+for paths, argv, env in cases:
+    try:
+        _sandman.start(paths, argv, env, (n, n, n), b"/", None, False, 0, -1)
+    except (ValueError, TypeError) as error:
+        print(type(error).__name__)
+for user in ((1, 2), (1, 2, (b"x",)), (-1, 2, ())):
+    try:
+        _sandman.start((b"/bin/true",), (b"x",), (), (n, n, n), b"/", user, False, 0, -1)
+    except (ValueError, TypeError, OverflowError) as error:
+        print("user")
+import os
+null = os.open("/dev/null", os.O_RDWR)
+def fail(*paths, fd=null, cwd=b"/", terminal=False):
+    print(_sandman.start(paths, (b"x",), (), (fd, null, null), cwd, None, terminal, 0, -1)[1:3])
+fail(b"/nope", b"/")
+fail()
+fail(b"/bin/true", cwd=b"/nope")
+fail(b"/bin/true", terminal=True)
+fail(b"/bin/true", fd=999)
+try:
+    os.waitpid(-1, 0)
+except ChildProcessError:
+    print("none left")
+"""
+
+
+FAILURES = ("(0, 2)", "(0, 2)", "(1, 2)", "(3, 25)", "(4, 9)")
+"""Each start's stage and errno."""
+
+
+def test_what_is_no_start(native: Path) -> None:
+    lines = run(native, BAD).splitlines()
+    assert lines[:5] == ["ValueError"] * 3 + ["TypeError"] * 2
+    assert lines[5:] == ["user", "user", *FAILURES, "none left"]
+
+
+STATE = "ulimit -Hx; ulimit -Hi; cat /proc/self/oom_score_adj; cat /proc/self/status"
+
+
+def test_what_a_command_starts_with(own: Daemon) -> None:
+    lines = own.sh(STATE).stdout_text.splitlines()
+    fields = dict(line.split(":\t", 1) for line in lines[3:] if ":\t" in line)
+    assert int(lines[0]) > 2**48
+    assert int(fields["SigBlk"], 16) == int(fields["SigIgn"], 16) == 0
+    score = int(own.exec(argv=["cat", "/proc/1/oom_score_adj"]).stdout)
+    assert int(lines[2]) == min(1000, score + 100)
+    assert len(own.exec(argv=["ls", "/proc/self/fd"]).stdout.split()) == 4
