@@ -107,20 +107,19 @@ def test_61_throttled_time_is_told(
     group: Callable[[str], Group], start: Callable[..., Daemon]
 ) -> None:
     limited = group("cpu")
+    running = start(*IN_ITS_OWN_NAMESPACE, *limited.entered)
+    assert running.sh("true").throttled_s == 0
+    # So little that others on the machine cannot leave it less, which would not be throttling.
     if limited.is_new:
-        (limited.path / "cpu.max").write_text("20000 100000")
+        (limited.path / "cpu.max").write_text("5000 100000")
     else:
         (limited.path / "cpu.cfs_period_us").write_text("100000")
-        (limited.path / "cpu.cfs_quota_us").write_text("20000")
-    running = start(*IN_ITS_OWN_NAMESPACE, *limited.entered)
-    result = running.exec(argv=[sys.executable, "-I", "-S", "-c", BURN])
+        (limited.path / "cpu.cfs_quota_us").write_text("5000")
+    result = running.sh("i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done")
     assert result.throttled_s is not None
-    assert result.throttled_s > 0.05
+    assert result.throttled_s > 0
     assert result.cpu_s is not None
-    assert 0.1 < result.cpu_s < result.wall_s
-
-
-BURN = "import time\nwhile time.process_time() < 0.1: pass"
+    assert result.cpu_s < result.wall_s
 
 
 @pytest.mark.parametrize("script", ["mount -t tmpfs none /sys/fs/cgroup", "umount -l /proc"])
@@ -141,8 +140,8 @@ def test_61_a_large_request_before_does_not_hide_a_peak(
     request: pytest.FixtureRequest, which: str
 ) -> None:
     running: Daemon = request.getfixturevalue(which)
-    assert running.exec(argv=["wc", "-c"], stdin="x" * 30_000_000).stdout.strip() == b"30000000"
-    result = running.exec(argv=["dd", "if=/dev/zero", "of=/dev/null", "bs=40M", "count=1"])
+    assert running.exec(argv=["wc", "-c"], stdin="x" * 10_000_000).stdout.strip() == b"10000000"
+    result = running.exec(argv=["dd", "if=/dev/zero", "of=/dev/null", "bs=20M", "count=1"])
     assert result.peak_memory_bytes is not None
-    assert 40 * 2**20 < result.peak_memory_bytes < 60 * 2**20
+    assert 20 * 2**20 < result.peak_memory_bytes < 30 * 2**20
     assert running.exec(argv=["true"]).peak_memory_bytes is None
