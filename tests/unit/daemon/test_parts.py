@@ -14,7 +14,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from daemon import __main__ as command_line
-from daemon import config, delivery, files, kernel, launch, log, outcome, stop, tree, usage, users
+from daemon import (
+    config,
+    delivery,
+    files,
+    kernel,
+    launch,
+    log,
+    outcome,
+    spawn,
+    stop,
+    tree,
+    usage,
+    users,
+)
+from daemon.init import Reaper
 from daemon.launch import StartFailedError
 from daemon.spawn import DirectoryError, Program
 from sandman import names
@@ -300,6 +314,75 @@ def test_prctl_with_and_without_the_runtimes_module(monkeypatch: pytest.MonkeyPa
     assert not kernel.prctl(1, 1)
     monkeypatch.setitem(sys.modules, "_sandman", None)
     assert not kernel.prctl(1, 1)
+
+
+def test_a_peak_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    def peak_kib() -> int:
+        return usage._own_peak_kib()
+
+    monkeypatch.setattr(kernel, "_clear_refs", None)
+    kernel.forget_peak()
+    large = bytearray(64 * 2**20)
+    large[:: os.sysconf("SC_PAGESIZE")] = b"x" * (len(large) // os.sysconf("SC_PAGESIZE"))
+    before = peak_kib()
+    del large
+    kernel.harden()
+    assert kernel._clear_refs is not None
+    kernel.forget_peak()
+    assert peak_kib() < before - 50 * 1024
+    os.close(kernel._clear_refs)
+    kernel.forget_peak()
+
+
+class TestStart:
+    """What Python makes of the start path in C, which `posix_spawn` plays here."""
+
+    program = Program((b"true",), (b"/bin/true",), b"/", {b"A": b"b"}, None, 7)
+
+    def spawn(
+        self, monkeypatch: pytest.MonkeyPatch, stage: int, number: int
+    ) -> tuple[int, Reaper, tuple[object, ...]]:
+        given: list[tuple[object, ...]] = []
+        started: list[int] = []
+
+        def start(paths: tuple[bytes, ...], argv: tuple[bytes, ...], *more: object) -> object:
+            given.append(more)
+            started.append(os.posix_spawn(paths[0], argv, {}))
+            return started[0], stage, number, 123
+
+        monkeypatch.setattr(spawn, "_start_natively", start)
+        reaper = Reaper()
+        fds = spawn.Descriptors(3, 4, 5)
+        try:
+            pid = spawn.spawn(self.program, fds, reaper, lambda _end: None, 100)
+        finally:
+            os.waitpid(started[0], 0)
+        return pid, reaper, given[0]
+
+    def test_what_is_given_and_taken(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pid, reaper, given = self.spawn(monkeypatch, 0, 0)
+        assert given == ((b"A=b",), (3, 4, 5), b"/", None, False, 7, 100)
+        assert reaper._watched[pid][1] == 123
+
+    @pytest.mark.parametrize(
+        ("stage", "number", "seen"),
+        [
+            (0, errno.ENOENT, errno.ENOENT),
+            (2, errno.EINVAL, errno.EPERM),
+            (3, errno.EPERM, errno.EIO),
+        ],
+    )
+    def test_failures(
+        self, monkeypatch: pytest.MonkeyPatch, stage: int, number: int, seen: int
+    ) -> None:
+        with pytest.raises(OSError, match=r"\[Errno") as caught:
+            self.spawn(monkeypatch, stage, number)
+        assert caught.value.errno == seen
+
+    def test_a_directory_that_cannot_be_entered(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(DirectoryError) as caught:
+            self.spawn(monkeypatch, 1, errno.EACCES)
+        assert isinstance(caught.value.__cause__, PermissionError)
 
 
 def explained(error: OSError | DirectoryError, user: users.User | None = None) -> Exception:
