@@ -153,6 +153,8 @@ class Attachment:
     def _watch(self) -> None:
         """Tell the poll what matters now."""
         wanted: dict[int, int] = {self._process.wake: select.POLLIN}
+        if self._process.pidfd is not None and self._process.end is None:
+            wanted[self._process.pidfd] = select.POLLIN
         # With no room for output the pipes are not even watched: their hang-up would wake us anew
         # and anew. So a slow reader slows the command, and no byte is lost or kept.
         if self._has_room():
@@ -183,6 +185,9 @@ class Attachment:
     def _dispatch(self, fd: int, events: int) -> None:
         if fd == self._process.wake:
             self._process.clear()
+            return
+        if fd == self._process.pidfd:
+            self._process.reap()
             return
         for stream in iter_open(self._process):
             if stream.fd == fd:

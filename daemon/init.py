@@ -61,6 +61,20 @@ class Reaper:
             os.kill(pid, number)
             return True
 
+    def reap(self, pid: int) -> None:
+        """Reap a watched child that has ended, unless the reaper's own thread was faster.
+
+        For who waits for this child alone: one switch of threads less on a command's way.
+        """
+        with self.lock:
+            if pid not in self._watched:
+                return
+            found, status, usage = os.wait4(pid, os.WNOHANG)
+            if not found:
+                return
+            callback, inherited_kib = self._watched.pop(pid)
+        callback(Ended(status, usage, inherited_kib))
+
     def notice(self) -> None:
         """There may be a child to reap."""
         self._maybe_children.set()

@@ -12,7 +12,7 @@ from daemon import tree, usage
 from sandman.handles import ENDED, RUNNING, ProcessInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from daemon.init import Ended
     from daemon.streams import Stdin, Stream
@@ -52,6 +52,10 @@ class Process:
     The thread that moves its bytes owns it. Other threads attend it as readers, and ask things of it
     by a flag and a `nudge`.
     """
+
+    pidfd: int | None = None
+    """Readable when the leader has ended; None where the kernel has no such thing."""
+    _reap: Callable[[int], None]
 
     def __init__(self, exec_id: str, tag: str, mark: bytes = b"") -> None:
         self.exec_id = exec_id
@@ -101,6 +105,18 @@ class Process:
         self._gone = tree.now()
         self.end = end
         self.nudge()
+
+    def wait_by(self, reap: Callable[[int], None]) -> None:
+        """From now on the owner may reap the leader itself."""
+        try:
+            self.pidfd = os.pidfd_open(self.pid)
+        except OSError:
+            return
+        self._reap = reap
+
+    def reap(self) -> None:
+        """The leader seems to have ended."""
+        self._reap(self.pid)
 
     def nudge(self) -> None:
         """Have the owner look; from any thread."""
@@ -230,6 +246,8 @@ class Process:
                 return
             self._is_closed = True
             os.close(self.wake)
+            if self.pidfd is not None:
+                os.close(self.pidfd)
         for stream in self.streams.values():
             stream.close()
         if self.stdin is not None:

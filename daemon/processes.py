@@ -142,6 +142,7 @@ class Processes:
                 stderr = _open_stream(process, "stderr", limit, child)
             fds = Descriptors(stdin, stdout, stderr)
             process.pid = spawn(program, fds, self._reaper, process.on_end, self._oom_score)
+            process.wait_by(self._reaper.reap)
             if process.stdin is not None:
                 process.stdin.feed(spec.stdin or b"")
         finally:
