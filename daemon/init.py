@@ -1,15 +1,18 @@
-"""PID 1's first duty: the only waiter.
+"""PID 1's first duty: to wait for every child, and no child twice.
 
-One thread waits for every child of this process. It looks first without reaping, then reaps under
-the lock that also covers starting and registering a command. So a command that ends at once is
-registered when it is reaped, and no other code can take its status: with a second waiter half of
-all exit codes came back as 0 when it was tried.
+A command is reaped by its owner, who polls it. One thread reaps what else there is: orphans, of which the
+main thread is told by SIGCHLD, and what has no owner any more; where the kernel has no pidfd to poll, all.
+It looks first without reaping. All reap under
+the lock that also covers the registering of a command; one that has started and is not yet registered
+it leaves alone. So a command that ends at once is registered when it is reaped, and no other code can
+take its status: with a second waiter half of all exit codes came back as 0 when it was tried.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from daemon import tree
@@ -18,8 +21,15 @@ if TYPE_CHECKING:
     import resource
     from collections.abc import Callable
 
-_IDLE_S = 10.0
-"""A look for orphans without being told of them, should a SIGCHLD be lost."""
+try:
+    from _sandman import is_starting as _is_starting
+except ImportError:
+    _is_starting = None  # a plain Python holds the lock from the start on: see `spawn`
+
+_UNCLAIMED_S = 0.0005
+"""Until the look after one that found a command whose starter has yet to come to the interpreter's lock."""
+_IDLE_S = 2.0
+"""A look without being told: what nobody owns any more, and should a SIGCHLD be lost."""
 
 
 class Ended(NamedTuple):
@@ -35,20 +45,24 @@ class Reaper:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        """Held from a command's fork until it is watched."""
+        """Held while a command is made known or forgotten."""
         self._watched: dict[int, tuple[Callable[[Ended], None], int]] = {}
         self.adopt: Callable[[bytes, resource.struct_rusage], None] | None = None
         """Called with the tag and usage of an orphan that has ended."""
         self._maybe_children = threading.Event()
+        self._options = os.WEXITED | os.WNOWAIT
+        if _has_pidfd():
+            self._options |= os.WNOHANG
 
     def start(self) -> None:
         """Wait from now on, in a thread of its own."""
         threading.Thread(target=self._run, name="reaper", daemon=True).start()
 
     def watch(self, pid: int, callback: Callable[[Ended], None], inherited_kib: int = 0) -> None:
-        """Have this called when the child has ended; the caller holds `lock` since its fork."""
+        """Have this called when the child has ended; the caller holds `lock`."""
         self._watched[pid] = (callback, inherited_kib)
-        self._maybe_children.set()
+        if not self._options & os.WNOHANG:
+            self._maybe_children.set()
 
     def signal(self, pid: int, number: int, callback: Callable[[Ended], None]) -> bool:
         """Signal a child that is watched with this callback; False: it has ended.
@@ -67,13 +81,9 @@ class Reaper:
         For who waits for this child alone: one switch of threads less on a command's way.
         """
         with self.lock:
-            if pid not in self._watched:
-                return
-            found, status, usage = os.wait4(pid, os.WNOHANG)
-            if not found:
-                return
-            callback, inherited_kib = self._watched.pop(pid)
-        callback(Ended(status, usage, inherited_kib))
+            report = self._take(pid) if pid in self._watched else None
+        if report is not None:
+            report()
 
     def notice(self) -> None:
         """There may be a child to reap."""
@@ -82,27 +92,48 @@ class Reaper:
     def _run(self) -> None:
         while True:
             self._maybe_children.clear()
-            if not self.reap_one():
-                self._maybe_children.wait(_IDLE_S)
+            while self.reap_one():
+                pass
+            self._maybe_children.wait(_IDLE_S)
 
     def reap_one(self) -> bool:
-        """Wait for one child and reap it; False when there are no children at all."""
+        """Reap one child; False when there is none to reap, or where owners cannot, none at all."""
         try:
-            peek = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            peek = os.waitid(os.P_ALL, 0, self._options)
         except ChildProcessError:
             return False
         if peek is None:
-            return True
+            return False
         with self.lock:
-            is_orphan = self.adopt is not None and peek.si_pid not in self._watched
-            tag = tree.tag_of(peek.si_pid) if is_orphan else None
-            try:
-                pid, status, usage = os.wait4(peek.si_pid, os.WNOHANG)
-            except ChildProcessError:
-                return True  # it never became a program, and who started it has reaped it
-            callback, inherited_kib = self._watched.pop(pid, (None, 0))
-        if callback is not None:
-            callback(Ended(status, usage, inherited_kib))
-        elif self.adopt is not None and tag is not None:
-            self.adopt(tag, usage)
+            is_early = _is_starting is not None and _is_starting(peek.si_pid)
+            report = None if is_early else self._take(peek.si_pid)
+        if is_early:
+            time.sleep(_UNCLAIMED_S)
+        if report is not None:
+            report()
         return True
+
+    def _take(self, pid: int) -> Callable[[], None] | None:
+        """Reap this child; whom to tell, without the lock. None: nobody."""
+        adopt = self.adopt if pid not in self._watched else None
+        tag = tree.tag_of(pid) if adopt is not None else None
+        try:
+            found, status, usage = os.wait4(pid, os.WNOHANG)
+        except ChildProcessError:
+            return None  # it never became a program, and who started it has reaped it
+        if not found:
+            return None
+        callback, inherited_kib = self._watched.pop(pid, (None, 0))
+        if callback is not None:
+            return lambda: callback(Ended(status, usage, inherited_kib))
+        if adopt is not None and tag is not None:
+            return lambda: adopt(tag, usage)
+        return None
+
+
+def _has_pidfd() -> bool:
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import os
 
+try:
+    from _sandman import close as close  # noqa: PLC0414 - for others to use
+except ImportError:
+    close = os.close
+
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 
-_RESET_PEAK = b"5"
 _clear_refs: int | None = None
 _OOM_STEP = 100
 """A tenth of all memory, in the kernel's reckoning: more than this daemon ever takes."""
@@ -43,17 +47,13 @@ def harden() -> None:
     prctl(PR_SET_DUMPABLE, 0)
 
 
-def forget_peak() -> None:
-    """Let this process's peak be what it has now.
+def clear_refs() -> int:
+    """A descriptor by which this process's peak of memory is reset, for `start`; -1: there is none.
 
     A command inherits the peak of who starts it. After one large request all later commands would
     seem to have needed that much.
     """
-    if _clear_refs is not None:
-        try:
-            os.write(_clear_refs, _RESET_PEAK)
-        except OSError:
-            return
+    return -1 if _clear_refs is None else _clear_refs
 
 
 def likelier_oom_score() -> int:

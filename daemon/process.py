@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from daemon import tree, usage
+from daemon import kernel, tree, usage
 from sandman.handles import ENDED, RUNNING, ProcessInfo
 
 if TYPE_CHECKING:
@@ -245,9 +245,9 @@ class Process:
             if self._is_closed:
                 return
             self._is_closed = True
-            os.close(self.wake)
+            kernel.close(self.wake)
             if self.pidfd is not None:
-                os.close(self.pidfd)
+                kernel.close(self.pidfd)
         for stream in self.streams.values():
             stream.close()
         if self.stdin is not None:

@@ -48,6 +48,7 @@ class Processes:
         self._ended: dict[str, Process] = {}
         self._lock = threading.Lock()
         self._count = 0
+        self._null_fd: int | None = None
         self._kept_bytes = 0
         """Of all ended commands; added up anew at each end it was a third of what a command costs."""
         self._oom_score = kernel.likelier_oom_score()
@@ -135,7 +136,8 @@ class Processes:
         child: list[int] = []
         limit = max(spec.output_limit, _LEAST_KEPT)
         try:
-            stdin = _open_stdin(process, spec, child)
+            null = self._null() if spec.stdin is None and not spec.stdin_open else None
+            stdin = _open_stdin(process, spec, child) if null is None else null
             stdout = _open_stream(process, "stdout", limit, child)
             stderr = stdout
             if not spec.merge_stderr:
@@ -147,7 +149,14 @@ class Processes:
                 process.stdin.feed(spec.stdin or b"")
         finally:
             for fd in child:
-                os.close(fd)
+                kernel.close(fd)
+
+    def _null(self) -> int | None:
+        """The null device. Kept open: it stays that, whatever a command puts in its place."""
+        with self._lock:
+            if self._null_fd is None:
+                self._null_fd = _open_null()
+            return self._null_fd
 
     def signal(self, process: Process, number: int) -> None:
         """Signal the leader.
@@ -229,11 +238,6 @@ def refused(process: Process, failure: StartFailedError) -> None:
 
 
 def _open_stdin(process: Process, spec: ExecSpec, child: list[int]) -> int:
-    if spec.stdin is None and not spec.stdin_open:
-        null = _open_null()
-        if null is not None:
-            child.append(null)
-            return null
     reader, writer = os.pipe()
     child.append(reader)
     process.stdin = Stdin(writer, is_open=spec.stdin_open)

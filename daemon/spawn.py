@@ -1,7 +1,7 @@
 """Starts programs: the only place that forks.
 
 There is one way, in C: `native/start.c` does all that lies between the daemon and another program, and
-says in which order. It costs the same whatever the daemon's size.
+says in which order. It costs the same whatever the daemon's size, and many can be under way at once.
 
 A plain Python, as in local mode and tests, has not got that module. It makes do with `posix_spawn`, which
 can neither change the directory (so the daemon's own is changed for that moment: starts follow each
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from daemon.users import User
 
 try:
+    from _sandman import claim as _claim
     from _sandman import start as _start_natively
 except ImportError:
-    _start_natively = None
+    _start_natively = _claim = None
 
 _IN_PROGRAM, _IN_DIRECTORY, _IN_USER = 0, 1, 2
 """Where a start failed, as `start.c` numbers it; what comes after is a fault of the daemon's."""
@@ -84,25 +85,26 @@ def spawn(
     """
     if _start_natively is None:
         return _spawn_plainly(program, fds, reaper, on_end, oom_score)
-    kernel.forget_peak()
     user = program.user
     pid: int
+    pid, stage, number, peak_kib = _start_natively(
+        program.paths,
+        program.argv,
+        program.environment,
+        fds,
+        program.cwd,
+        (user.uid, user.gid, user.groups) if user is not None else None,
+        program.terminal,
+        program.mark,
+        oom_score,
+        kernel.clear_refs(),
+    )
+    if number != 0:
+        raise _failure(stage, number)
     with reaper.lock:
-        pid, stage, number, peak_kib = _start_natively(
-            program.paths,
-            program.argv,
-            tuple(key + b"=" + value for key, value in program.environment.items()),
-            fds,
-            program.cwd,
-            (user.uid, user.gid, user.groups) if user is not None else None,
-            program.terminal,
-            program.mark,
-            oom_score,
-        )
-        if number == 0:
-            reaper.watch(pid, on_end, peak_kib)
-            return pid
-    raise _failure(stage, number)
+        reaper.watch(pid, on_end, peak_kib)
+        _claim(pid)
+    return pid
 
 
 def _failure(stage: int, number: int) -> OSError | DirectoryError:

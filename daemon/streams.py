@@ -8,6 +8,7 @@ import struct
 import threading
 from collections import deque
 
+from daemon import kernel
 from daemon.outputs import OutputLog
 
 _FIONREAD = 0x541B
@@ -55,7 +56,7 @@ class Stream:
         fd = self.release()
         self.owed = 0
         if fd is not None:
-            os.close(fd)
+            kernel.close(fd)
 
 
 class Stdin:
@@ -136,4 +137,4 @@ class Stdin:
             self.size = 0
             self._changed.notify_all()
             if fd is not None:
-                os.close(fd)
+                kernel.close(fd)

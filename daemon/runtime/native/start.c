@@ -1,7 +1,11 @@
 /* Starts a program: everything that lies between the daemon and another program, in one place.
  *
  *   start(paths, argv, environment, (stdin, stdout, stderr), cwd,
- *         (uid, gid, groups) or None, terminal, mark, oom_score) -> (pid, stage, errno, peak_kib)
+ *         (uid, gid, groups) or None, terminal, mark, oom_score, clear_refs)
+ *       -> (pid, stage, errno, peak_kib)
+ *
+ * `environment` is a dict of bytes, `oom_score` and `clear_refs` are -1 for none; the latter is a descriptor
+ * of /proc/self/clear_refs: the new program inherits the daemon's peak of memory, which is reset before.
  *
  * By clone(CLONE_VM | CLONE_VFORK), which costs the same whatever the daemon's size: the child runs on
  * the daemon's memory, on a stack of its own, while the calling thread waits, until it is another
@@ -21,7 +25,9 @@
  *   no signal blocked
  *   the first of `paths` that can be executed, as execvp does
  *
- * A child that did not get that far is reaped here: the caller keeps others from waiting meanwhile.
+ * A child that did not get that far is reaped here. One that did may end before the caller knows its
+ * number: until the caller has said so by claim(pid) -> None, is_starting(pid) -> bool tells whoever
+ * waits for all children to leave it be.
  */
 #define _GNU_SOURCE
 #include "native.h"
@@ -62,6 +68,8 @@ struct job {
     Py_ssize_t group_count;
     unsigned int *groups;
     unsigned long long mark;
+    volatile int *place;
+    int clear_refs;
     char oom_score[16]; /* as the kernel reads it; empty: the daemon's own */
     /* The child's words. */
     int stage;
@@ -69,6 +77,12 @@ struct job {
     int is_offered;
     long peak_kib;
 };
+
+/* Children between their start and their claim: a child writes its own number before it can end. Places
+ * are given out and taken back with the interpreter's lock held. */
+#define PLACES 1024
+#define TAKEN (-1)
+static volatile int starting[PLACES];
 
 /* The kernel's own form; libc's differ. */
 struct limit {
@@ -186,10 +200,10 @@ child(void *argument)
     if (syscall(SYS_chdir, job->cwd) < 0 || set_user(job) < 0) {
         goto failed;
     }
-    /* The new program inherits this as its own peak. */
     if (syscall(SYS_getrusage, RUSAGE_SELF, &usage) == 0) {
         job->peak_kib = usage.ru_maxrss;
     }
+    *job->place = (int)syscall(SYS_getpid);
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &nothing, NULL, KERNEL_SIGNALS / 8);
     execute(job);
 failed:
@@ -208,6 +222,9 @@ run(struct job *job)
 
     /* A handler of the daemon's must not run in the child, on the daemon's memory. */
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, KERNEL_SIGNALS / 8);
+    if (job->clear_refs >= 0 && write(job->clear_refs, "5", 1) < 0) {
+        /* Then the peak is what it is. */
+    }
     int pid = clone(child, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, job);
     int error = errno;
     if (pid > 0 && job->error) {
@@ -220,6 +237,54 @@ run(struct job *job)
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, KERNEL_SIGNALS / 8);
     errno = error;
     return pid;
+}
+
+static volatile int *
+take_place(void)
+{
+    for (int index = 0; index < PLACES; index++) {
+        if (!starting[index]) {
+            starting[index] = TAKEN;
+            return &starting[index];
+        }
+    }
+    errno = EAGAIN;
+    PyErr_SetFromErrno(PyExc_OSError);
+    return NULL;
+}
+
+static volatile int *
+find_place(PyObject *number)
+{
+    long pid = PyLong_AsLong(number);
+    for (int index = 0; index < PLACES && pid > 0; index++) {
+        if (starting[index] == pid) {
+            return &starting[index];
+        }
+    }
+    return NULL;
+}
+
+PyObject *
+sandman_claim(PyObject *Py_UNUSED(module), PyObject *number)
+{
+    volatile int *place = find_place(number);
+    if (place != NULL) {
+        *place = 0;
+    } else if (PyErr_Occurred()) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject *
+sandman_is_starting(PyObject *Py_UNUSED(module), PyObject *number)
+{
+    volatile int *place = find_place(number);
+    if (place == NULL && PyErr_Occurred()) {
+        return NULL;
+    }
+    return PyBool_FromLong(place != NULL);
 }
 
 /* The texts of a tuple of bytes, which has to outlive the result. */
@@ -240,6 +305,56 @@ texts(PyObject *tuple)
         }
     }
     return found;
+}
+
+/* `NAME=value` for each item of a dict, all in one piece of memory. */
+static char **
+settings(PyObject *dict)
+{
+    PyObject *key, *value;
+    Py_ssize_t position = 0, index = 0;
+    size_t size = ((size_t)PyDict_GET_SIZE(dict) + 1) * sizeof(char *);
+    size_t offset = size;
+
+    while (PyDict_Next(dict, &position, &key, &value)) {
+        char *text;
+        if (PyBytes_AsStringAndSize(key, &text, NULL) < 0 ||
+            PyBytes_AsStringAndSize(value, &text, NULL) < 0) {
+            return NULL;
+        }
+        size += (size_t)PyBytes_GET_SIZE(key) + (size_t)PyBytes_GET_SIZE(value) + 2;
+    }
+    char **found = PyMem_Calloc(1, size);
+    if (found == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    position = 0;
+    while (PyDict_Next(dict, &position, &key, &value)) {
+        char *text = (char *)found + offset;
+        size_t name = (size_t)PyBytes_GET_SIZE(key), rest = (size_t)PyBytes_GET_SIZE(value);
+        memcpy(text, PyBytes_AS_STRING(key), name);
+        text[name] = '=';
+        memcpy(text + name + 1, PyBytes_AS_STRING(value), rest);
+        found[index++] = text;
+        offset += name + rest + 2;
+    }
+    return found;
+}
+
+/* Without the interpreter's lock being given away, for which with many threads each call waits: for what
+ * never blocks, as pipes. */
+PyObject *
+sandman_close(PyObject *Py_UNUSED(module), PyObject *number)
+{
+    long file = PyLong_AsLong(number);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    if (close((int)file) < 0) {
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    Py_RETURN_NONE;
 }
 
 static int
@@ -277,9 +392,10 @@ sandman_start(PyObject *Py_UNUSED(module), PyObject *args)
     struct job job = {0};
     int oom_score, pid;
 
-    if (!PyArg_ParseTuple(args, "O!O!O!(iii)yOpKi:start", &PyTuple_Type, &paths, &PyTuple_Type, &argv,
-                          &PyTuple_Type, &environment, &job.fds[0], &job.fds[1], &job.fds[2],
-                          &job.cwd, &user, &job.terminal, &job.mark, &oom_score)) {
+    if (!PyArg_ParseTuple(args, "O!O!O!(iii)yOpKii:start", &PyTuple_Type, &paths, &PyTuple_Type, &argv,
+                          &PyDict_Type, &environment, &job.fds[0], &job.fds[1], &job.fds[2],
+                          &job.cwd, &user, &job.terminal, &job.mark, &oom_score,
+                          &job.clear_refs)) {
         return NULL;
     }
     if (oom_score >= 0) {
@@ -287,11 +403,14 @@ sandman_start(PyObject *Py_UNUSED(module), PyObject *args)
     }
     job.paths = texts(paths);
     job.argv = job.paths ? texts(argv) : NULL;
-    job.environment = job.argv ? texts(environment) : NULL;
-    if (job.environment != NULL && take_user(&job, user) == 0) {
+    job.environment = job.argv ? settings(environment) : NULL;
+    if (job.environment != NULL && take_user(&job, user) == 0 && (job.place = take_place()) != NULL) {
         Py_BEGIN_ALLOW_THREADS
         pid = run(&job);
         Py_END_ALLOW_THREADS
+        if (pid < 0 || job.error) {
+            *job.place = 0;
+        }
         if (pid < 0) {
             PyErr_SetFromErrno(PyExc_OSError);
         } else {

@@ -296,7 +296,7 @@ def test_the_reaper_without_children(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_reaper_leaves_alone_what_was_reaped(monkeypatch: pytest.MonkeyPatch) -> None:
     reaper = Reaper()
     monkeypatch.setattr(os, "waitid", lambda *_: None)
-    assert reaper.reap_one()
+    assert not reaper.reap_one()
 
     class Peek:
         si_pid = 2**22

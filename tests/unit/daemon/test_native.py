@@ -85,23 +85,23 @@ BAD = """
 import _sandman
 n = 3
 cases = [
-    ((b"a\\0",), (b"x",), ()), ((b"a",), (b"x\\0",), ()), ((b"a",), (b"x",), (b"A=\\0",)),
-    (("a",), (b"x",), ()), ((b"a",), (1,), ()),
+    ((b"a\\0",), (b"x",), {}), ((b"a",), (b"x\\0",), {}), ((b"a",), (b"x",), {b"A": b"\\0"}),
+    (("a",), (b"x",), {}), ((b"a",), (1,), {}), ((b"a",), (b"x",), {b"A": "b"}),
 ]
 for paths, argv, env in cases:
     try:
-        _sandman.start(paths, argv, env, (n, n, n), b"/", None, False, 0, -1)
+        _sandman.start(paths, argv, env, (n, n, n), b"/", None, False, 0, -1, -1)
     except (ValueError, TypeError) as error:
         print(type(error).__name__)
 for user in ((1, 2), (1, 2, (b"x",)), (-1, 2, ())):
     try:
-        _sandman.start((b"/bin/true",), (b"x",), (), (n, n, n), b"/", user, False, 0, -1)
+        _sandman.start((b"/bin/true",), (b"x",), {}, (n, n, n), b"/", user, False, 0, -1, -1)
     except (ValueError, TypeError, OverflowError) as error:
         print("user")
 import os
 null = os.open("/dev/null", os.O_RDWR)
 def fail(*paths, fd=null, cwd=b"/", terminal=False):
-    print(_sandman.start(paths, (b"x",), (), (fd, null, null), cwd, None, terminal, 0, -1)[1:3])
+    print(_sandman.start(paths, (b"x",), {}, (fd, null, null), cwd, None, terminal, 0, -1, -1)[1:3])
 fail(b"/nope", b"/")
 fail()
 fail(b"/bin/true", cwd=b"/nope")
@@ -120,8 +120,8 @@ FAILURES = ("(0, 2)", "(0, 2)", "(1, 2)", "(3, 25)", "(4, 9)")
 
 def test_what_is_no_start(native: Path) -> None:
     lines = run(native, BAD).splitlines()
-    assert lines[:5] == ["ValueError"] * 3 + ["TypeError"] * 2
-    assert lines[5:] == ["user", "user", *FAILURES, "none left"]
+    assert lines[:6] == ["ValueError"] * 3 + ["TypeError"] * 3
+    assert lines[6:] == ["user", "user", *FAILURES, "none left"]
 
 
 STATE = "ulimit -Hx; ulimit -Hi; cat /proc/self/oom_score_adj; cat /proc/self/status"
