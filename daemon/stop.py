@@ -40,7 +40,7 @@ class Stop:
         self._kill_at = now + TERM_GRACE_S
         self._give_up_at = self._kill_at + GIVE_UP_S
         self._wait = _FIRST_LOOK_S
-        self._told: set[int] = set()
+        self._told: dict[int, float] = {}
 
     def step(self, now: float) -> None:
         """Look who is left and send what is due."""
@@ -53,7 +53,7 @@ class Stop:
         elif now >= self._kill_at:
             kill_frozen(alive, self._members)
         else:
-            self._ask(alive - self._told)
+            self._ask({pid: born for pid, born in alive.items() if pid not in self._told})
         self._plan(now)
 
     def _plan(self, now: float) -> None:
@@ -67,17 +67,19 @@ class Stop:
             self.next_at = min(self.next_at, self._kill_at)
         self._wait = min(self._wait * 1.5, _LAST_LOOK_S)
 
-    def _members(self) -> set[int] | None:
+    def _members(self) -> dict[int, float] | None:
+        """Pids, and when they were born."""
         rows = tree.snapshot()
         if rows is None:
             return None
-        return tree.members(rows, self._process.life, self._others(), self._told)
+        found = tree.members(rows, self._process.life, self._others(), self._told)
+        return {pid: rows[pid].born for pid in found}
 
-    def _ask(self, fresh: set[int]) -> None:
+    def _ask(self, fresh: dict[int, float]) -> None:
         # The leader first: a shell whose child ends before it has seen its own TERM takes that for
         # the child's normal end, and says so.
         if self._process.pid in fresh and not self._told:
-            fresh = {self._process.pid}
+            fresh = {self._process.pid: fresh[self._process.pid]}
         for pid in fresh:
             send(pid, signal.SIGTERM)
             send(pid, signal.SIGCONT)  # a stopped process would get it never
@@ -88,7 +90,7 @@ class Stop:
         number = int(signal.SIGKILL) if now >= self._kill_at else int(signal.SIGTERM)
         if self._told and number == signal.SIGTERM:
             number = 0
-        self._told.add(self._process.pid)
+        self._told[self._process.pid] = 0.0
         try:
             os.killpg(self._process.pid, number)
         except OSError:
@@ -103,7 +105,7 @@ def send(pid: int, number: int) -> None:
         return
 
 
-def kill_frozen(alive: Iterable[int], look: Callable[[], set[int] | None]) -> None:
+def kill_frozen(alive: Iterable[int], look: Callable[[], Iterable[int] | None]) -> None:
     """Stop until nobody new is found, then kill all."""
     frozen: set[int] = set()
     fresh = set(alive)
@@ -111,7 +113,7 @@ def kill_frozen(alive: Iterable[int], look: Callable[[], set[int] | None]) -> No
         for pid in fresh:
             send(pid, signal.SIGSTOP)
         frozen |= fresh
-        fresh = (look() or set()) - frozen
+        fresh = set(look() or ()) - frozen
         if not fresh:
             break
     for pid in frozen | fresh:
@@ -124,7 +126,8 @@ def kill_now(process: Process, others: list[tree.Life]) -> None:
     def look() -> set[int]:
         return tree.members(tree.snapshot() or {}, process.life, others)
 
-    kill_frozen(look() | {process.pid}, look)
+    leader = {process.pid} if process.end is None else set()  # else its number may be another's
+    kill_frozen(look() | leader, look)
 
 
 def kill_everything(boot_id: str) -> None:

@@ -29,7 +29,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 TAG = b"SANDMAN_EXEC"
 LIMIT = 10
@@ -39,6 +39,9 @@ _BITS = 24
 _TICKS = float(os.sysconf("SC_CLK_TCK"))
 _SLACK_S = 2 / _TICKS
 """/proc counts starts in ticks."""
+
+
+_NOBODY: Mapping[int, float] = {}
 
 
 class Row(NamedTuple):
@@ -132,7 +135,7 @@ def members(
     rows: dict[int, Row],
     life: Life,
     others: Iterable[Life],
-    known: Iterable[int] = (),
+    known: Mapping[int, float] = _NOBODY,
     tag: Callable[[int], bytes | None] = tag_of,
 ) -> set[int]:
     """Pids of the command's processes among these.
@@ -141,7 +144,8 @@ def members(
         rows: a snapshot.
         life: the command.
         others: the other commands, running or ended.
-        known: pids seen as members before: they stay so when their parent is gone.
+        known: pids seen as members before and when they were born: they stay so when their parent is
+            gone, and another process that got the number does not.
         tag: reads a process's tag.
     """
     others = list(others)
@@ -149,11 +153,14 @@ def members(
     # The number of an ended leader may be another's by now.
     foreign = {other.leader for other in others if other.ended is None}
     me = os.getpid()
-    found = {pid for pid in known if pid in rows}
+    found = {pid for pid, born in known.items() if pid in rows and rows[pid].born == born}
     # A leader that was reaped and is there again is another process under its number.
     is_reused = life.ended is not None and life.leader in rows
     for row in rows.values():
-        if life.leader in {row.pid, row.session} and not is_reused:
+        if is_reused or life.leader not in {row.pid, row.session}:
+            continue
+        # The number of a session of which nobody is left may come again, too.
+        if life.ended is None or tag(row.pid) == life.tag:
             found.add(row.pid)
     strangers = [row for row in rows.values() if row.pid not in found and row.pid != me]
     for row in strangers:

@@ -102,11 +102,11 @@ class TestTree:
         self,
         *rows: tree.Row,
         others: tuple[tree.Life, ...] = (),
-        known: tuple[int, ...] = (),
+        known: dict[int, float] | None = None,
         tags: dict[int, bytes] | None = None,
     ) -> set[int]:
         marks = tags or {}
-        return tree.members({r.pid: r for r in rows}, self.life, others, known, marks.get)
+        return tree.members({r.pid: r for r in rows}, self.life, others, known or {}, marks.get)
 
     def test_descendants_sessions_and_tags(self) -> None:
         rows = [row(10, self.me, 10), row(11, 10, 10), row(12, 11, 12), row(13, 1, 10)]
@@ -134,7 +134,16 @@ class TestTree:
         assert self.find(row(30, self.me, 30), others=(ended,)) == set()
 
     def test_who_was_known_stays_known(self) -> None:
-        assert self.find(row(20, 1, 20), row(21, 20, 20), known=(20, 99)) == {20, 21}
+        rows = (row(20, 1, 20), row(21, 20, 20))
+        assert self.find(*rows, known={20: 100.0, 99: 100.0}) == {20, 21}
+
+    def test_who_got_the_number_of_one_that_was_known_is_another(self) -> None:
+        assert self.find(row(20, 1, 20), row(21, 20, 20), known={20: 99.0}) == set()
+
+    def test_who_got_the_number_of_an_ended_session_is_another(self) -> None:
+        ended = self.life._replace(ended=60.0)
+        rows = {20: row(20, 1, 10, born=200.0), 21: row(21, 1, 10, born=55.0)}
+        assert tree.members(rows, ended, (), {}, {21: b"mine"}.get) == {21}
 
     def test_rows_of_odd_names(self) -> None:
         script = "exec > /proc/self/comm; printf 'a) R 1 (b'; kill -STOP $$"
