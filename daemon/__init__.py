@@ -20,6 +20,7 @@ conversation each); `runner` (sees a command through) and `follow` (who reads on
 `replies` and `uploads` (JSON and frames); `attach` (bytes between a command and its caller), `outcome`
 and `connection`; `stop` (ends trees) and `exchange`; `processes` (the table), `drain` and `http1`
 (sans-IO); `process` (one command, its readers) and `launch` (what to start); `streams` (its pipes);
-`spawn` (starts it) and `state`; `init` (reaps) and `files`; at the bottom `users`, `tree`, `usage`,
-`outputs`, `kernel`, `signals`, `log`, `config`. `delivery` is the sub-command `copy`.
+`spawn` (starts it) and `state`; `identity` (as whom files are worked on); `init` (reaps) and `files`;
+at the bottom `users`, `tree`, `usage`, `outputs`, `kernel`, `signals`, `log`, `config`. `delivery` is
+the sub-command `copy`.
 """

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from daemon.exchange import Exchange
     from daemon.state import Sandbox
-    from daemon.users import User
     from sandman.pack import FilePart, Packer, Skips
     from sandman.unpack import Unpacker
 
@@ -37,46 +36,37 @@ class Archives:
         """Send a directory."""
         from sandman.pack import Packer  # noqa: PLC0415
 
-        path = paths.take(exchange, self._sandbox)[0]
-        try:
-            packer = Packer(path)
-        except OSError as error:
-            raise files.translate(error, path) from None
-        try:
-            exchange.begin(200, [("Content-Type", names.MEDIA_TAR)], None)
-            _send(exchange, packer)
-            exchange.send(http1.LAST_CHUNK)
-            exchange.end()
-        finally:
-            packer.close()
+        asked = paths.take(exchange, self._sandbox)
+        with asked.acting():
+            packer = Packer(asked.path)
+            try:
+                exchange.begin(200, [("Content-Type", names.MEDIA_TAR)], None)
+                _send(exchange, packer)
+            finally:
+                packer.close()
+        exchange.send(http1.LAST_CHUNK)
+        exchange.end()
 
     def put(self, exchange: Exchange) -> None:
         """Unpack a tar."""
-        path, options = paths.take(exchange, self._sandbox, "user")
-        owner = paths.owner(options.get("user")) or self._sandbox.user
-        try:
-            unpacker = _open(path, owner)
-        except OSError as error:
-            raise files.translate(error, path) from None
-        with unpacker:
-            _receive(exchange, unpacker, path)
-            document = {
-                "path": paths.text(path),
-                "members": unpacker.members,
-                "bytes": unpacker.bytes,
-                "skipped": unpacker.skips.told,
-                "skipped_count": unpacker.skips.count,
-            }
+        import zlib  # noqa: PLC0415, F401 - now: nothing can be loaded while acting
+
+        from sandman.descent import Policy  # noqa: PLC0415
+        from sandman.unpack import Unpacker  # noqa: PLC0415
+
+        asked = paths.take(exchange, self._sandbox)
+        with asked.acting():
+            policy = Policy(is_new=files.make_directories(asked.path))
+            with Unpacker(asked.path, policy) as unpacker:
+                _receive(exchange, unpacker, asked.path)
+        document = {
+            "path": paths.text(asked.path),
+            "members": unpacker.members,
+            "bytes": unpacker.bytes,
+            "skipped": unpacker.skips.told,
+            "skipped_count": unpacker.skips.count,
+        }
         exchange.respond(Response(200, dump(document), names.MEDIA_JSON))
-
-
-def _open(path: bytes, owner: User | None) -> Unpacker:
-    from sandman.descent import Policy  # noqa: PLC0415
-    from sandman.unpack import Unpacker  # noqa: PLC0415
-
-    is_new = files.make_directories(path, owner)
-    given = (owner.uid, owner.gid) if owner is not None and os.geteuid() == 0 else None
-    return Unpacker(path, Policy(owner=given, is_new=is_new))
 
 
 # --- out -----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from daemon import config, entries, files, paths
+from daemon import config, entries, files, identity, paths
 from daemon.exchange import Response
 from daemon.replies import dump
 from daemon.state import encode
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from daemon.exchange import Exchange
     from daemon.state import Sandbox
+    from daemon.users import User
 
 
 class Directories:
@@ -30,17 +31,18 @@ class Directories:
 
     def stat(self, exchange: Exchange) -> None:
         """Tell what is at a path."""
-        path, options = paths.take(exchange, self._sandbox, "follow")
-        self._describe(exchange, path, follow=paths.flag(options, "follow"))
+        asked = paths.take(exchange, self._sandbox, "follow")
+        follow = paths.flag(asked.options, "follow")
+        with asked.acting():
+            document = entries.describe(asked.path, follow=follow)
+        _answer(exchange, document)
 
     def list(self, exchange: Exchange) -> None:
         """Tell what is in a directory."""
-        path, options = paths.take(exchange, self._sandbox, "depth")
-        depth = paths.count(options, "depth", entries.MAX_DEPTH)
-        try:
-            documents = [dump(document) for document in entries.listing(path, depth)]
-        except OSError as error:
-            raise files.translate(error, path) from None
+        asked = paths.take(exchange, self._sandbox, "depth")
+        depth = paths.count(asked.options, "depth", entries.MAX_DEPTH)
+        with asked.acting():
+            documents = [dump(document) for document in entries.listing(asked.path, depth)]
         body = b'{"entries": [' + b",\n".join(documents) + b"]}"
         exchange.respond(Response(200, body, names.MEDIA_JSON))
 
@@ -49,19 +51,12 @@ class Directories:
         fields = self._fields(exchange)
         source, target = self._named(fields, "from"), self._named(fields, "to")
         replace = fields.flag("replace")
+        user = self._user(fields)
         fields.finish()
-        # Not atomic: there is no rename in Python that refuses to replace. Who needs that sends one
-        # such call at a time.
-        if not replace and os.path.lexists(target):
-            raise ConflictError(
-                f"{paths.text(target)}: exists, and `replace` is not set", field="to"
-            )
-        try:
-            os.rename(source, target)
-        except OSError as error:
-            at_fault = target if os.path.lexists(source) else source
-            raise files.translate(error, at_fault) from None
-        self._describe(exchange, target)
+        with identity.Acting(user, target):
+            _move(source, target, replace=replace)
+            document = entries.describe(target)
+        _answer(exchange, document)
 
     def mkdir(self, exchange: Exchange) -> None:
         """Make a directory."""
@@ -70,28 +65,15 @@ class Directories:
         parents = fields.flag("parents")
         text = fields.text("mode")
         mode = paths.mode(None if text is None else encode(text))
+        user = self._user(fields)
         fields.finish()
-        try:
-            self._make(path, 0o755 if mode is None else mode, parents=parents)
-        except OSError as error:
-            raise files.translate(error, path) from None
-        self._describe(exchange, path)
+        with identity.Acting(user, path):
+            _make(path, 0o755 if mode is None else mode, parents=parents)
+            document = entries.describe(path)
+        _answer(exchange, document)
 
-    def _make(self, path: bytes, mode: int, *, parents: bool) -> None:
-        owner = self._sandbox.user
-        if parents:
-            made = files.make_directories(path, owner, mode)
-            if not made and not os.path.isdir(path):
-                raise FileExistsError(17, "is no directory")
-        elif not files.make_directory(path, owner, mode):
-            raise FileExistsError(17, "exists already")
-
-    def _describe(self, exchange: Exchange, path: bytes, *, follow: bool = False) -> None:
-        try:
-            document = entries.describe(path, follow=follow)
-        except OSError as error:
-            raise files.translate(error, path) from None
-        exchange.respond(Response(200, dump(document), names.MEDIA_JSON))
+    def _user(self, fields: wire.Fields) -> User | None:
+        return identity.choose(fields.text_or_int("user"), self._sandbox.user)
 
     def _fields(self, exchange: Exchange) -> wire.Fields:
         body: Mapping[str, object] = wire.load_object(exchange.read_body(config.MAX_HEAD_BYTES))
@@ -102,3 +84,28 @@ class Directories:
         if not path:
             raise fields.fail(name, "a path")
         return self._sandbox.absolute(encode(path))
+
+
+def _move(source: bytes, target: bytes, *, replace: bool) -> None:
+    # Not atomic: there is no rename in Python that refuses to replace. Who needs that sends one such
+    # call at a time.
+    if not replace and os.path.lexists(target):
+        raise ConflictError(f"{paths.text(target)}: exists, and `replace` is not set", field="to")
+    try:
+        os.rename(source, target)
+    except OSError as error:
+        at_fault = target if os.path.lexists(source) else source
+        raise files.translate(error, at_fault) from None
+
+
+def _make(path: bytes, mode: int, *, parents: bool) -> None:
+    if parents:
+        made = files.make_directories(path, mode)
+        if not made and not os.path.isdir(path):
+            raise FileExistsError(17, "is no directory")
+    elif not files.make_directory(path, mode):
+        raise FileExistsError(17, "exists already")
+
+
+def _answer(exchange: Exchange, document: Mapping[str, object]) -> None:
+    exchange.respond(Response(200, dump(document), names.MEDIA_JSON))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING
 
 from sandman.errors import (
     BadRequestError,
@@ -21,9 +20,6 @@ from sandman.errors import (
     SandmanError,
     TooLargeError,
 )
-
-if TYPE_CHECKING:
-    from daemon.users import User
 
 _ERRORS: dict[int, type[SandmanError]] = {
     errno.ENOENT: PathNotFoundError,
@@ -90,12 +86,11 @@ def remove(path: bytes) -> None:
         os.unlink(path)
 
 
-def make_directories(path: bytes, owner: User | None, mode: int = 0o755) -> bool:
+def make_directories(path: bytes, mode: int = 0o755) -> bool:
     """Make a directory and those above it that are missing; whether it was missing itself.
 
     Args:
         path: absolute or relative to the daemon's own directory.
-        owner: whose they are, where the daemon may give them away.
         mode: of the last one; those above get 0755.
     """
     path = path.rstrip(b"/")
@@ -105,11 +100,11 @@ def make_directories(path: bytes, owner: User | None, mode: int = 0o755) -> bool
         path = os.path.dirname(path)
     made = False
     for one in reversed(missing):
-        made = make_directory(one, owner, mode if one == missing[0] else 0o755)
+        made = make_directory(one, mode if one == missing[0] else 0o755)
     return made
 
 
-def make_directory(path: bytes, owner: User | None, mode: int) -> bool:
+def make_directory(path: bytes, mode: int) -> bool:
     """Make one; False when somebody else just did."""
     try:
         os.mkdir(path, 0o700)
@@ -118,8 +113,6 @@ def make_directory(path: bytes, owner: User | None, mode: int) -> bool:
     # By descriptor: a command may put a link in its place meanwhile.
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        if owner is not None and os.geteuid() == 0:
-            os.fchown(fd, owner.uid, owner.gid)
         # A directory whose group passes on to what is made in it passes that on, too.
         os.fchmod(fd, mode | (os.fstat(fd).st_mode & stat.S_ISGID))
     finally:
@@ -133,16 +126,15 @@ class Writer:
     The bytes go to a neighbour of the target, which then takes its place. Where that cannot be (the
     target is a mount of its own, as /etc/hosts is in a pod, or a device, or its directory may not be
     written), they are kept aside and copied over it at the commit.
+
+    `mode` None: an existing file keeps its own. It keeps its owner, too, if whoever writes may give
+    files away; else the new one is the writer's, without the old one's set-uid bits.
     """
 
-    def __init__(
-        self, path: bytes, mode: int | None, owner: User | None, *, gives: bool = False
-    ) -> None:
+    def __init__(self, path: bytes, mode: int | None) -> None:
         # A link is written through: what it points to is what the caller means.
         self._path = os.path.realpath(path) if os.path.islink(path) else path
         self._mode = mode
-        self._owner = owner if os.geteuid() == 0 else None
-        self._gives = gives
         self._old = _stat(self._path)
         if self._old is not None and stat.S_ISDIR(self._old.st_mode):
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -160,14 +152,11 @@ class Writer:
     def commit(self) -> int:
         """Make the file appear; its mode."""
         try:
-            mode = self._final_mode()
             if self._partial is None:
-                self._overwrite()
-            else:
-                self._give_away(self._fd)
-                os.fchmod(self._fd, mode)  # last: a change of owner takes set-uid away
-                self._replace(self._partial)
-            return mode
+                return self._overwrite()
+            mode = self._take_over()
+            os.fchmod(self._fd, mode)  # last: a change of owner takes set-uid away
+            return self._replace(self._partial, mode)
         finally:
             self.abort()
 
@@ -180,16 +169,11 @@ class Writer:
         if partial is not None:
             os.unlink(partial)
 
-    def _final_mode(self) -> int:
-        if self._mode is not None:
-            return self._mode
-        return 0o644 if self._old is None else stat.S_IMODE(self._old.st_mode)
-
     def _open(self) -> int:
         if self._old is not None and not stat.S_ISREG(self._old.st_mode):
             return os.memfd_create("upload")
         directory = os.path.dirname(self._path)
-        make_directories(directory, self._owner)
+        make_directories(directory)
         # Not derived from the target's name, which may be as long as the file system allows.
         partial = os.path.join(directory, b".sandman-" + os.urandom(8).hex().encode())
         try:
@@ -203,25 +187,34 @@ class Writer:
         self._partial = partial
         return fd
 
-    def _give_away(self, fd: int) -> None:
-        """The new file belongs to whom the old one did, or to the owner: always, when it `gives`."""
-        if os.geteuid() != 0:
-            return
-        if self._old is not None and not self._gives:
-            os.fchown(fd, self._old.st_uid, self._old.st_gid)
-        elif self._owner is not None:
-            os.fchown(fd, self._owner.uid, self._owner.gid)
+    def _take_over(self) -> int:
+        """Give the new file the old one's owner, as far as may be; the mode that it is to have."""
+        mode, old = self._mode, self._old
+        if old is None:
+            return 0o644 if mode is None else mode
+        if mode is None:
+            mode = stat.S_IMODE(old.st_mode)
+        new = os.fstat(self._fd)
+        if (new.st_uid, new.st_gid) == (old.st_uid, old.st_gid):
+            return mode
+        try:
+            os.fchown(self._fd, old.st_uid, old.st_gid)
+        except PermissionError:
+            # What ran as the old owner must not run as the writer.
+            return mode if self._mode is not None else mode & 0o1777
+        return mode
 
-    def _replace(self, partial: bytes) -> None:
+    def _replace(self, partial: bytes, mode: int) -> int:
         try:
             os.rename(partial, self._path)
             self._partial = None
         except OSError as error:
             if self._old is None or error.errno not in _CANNOT_REPLACE:
                 raise
-            self._overwrite()
+            return self._overwrite()
+        return mode
 
-    def _overwrite(self) -> None:
+    def _overwrite(self) -> int:
         """Copy over the target in place; not atomic, but there is no other way."""
         target = os.open(self._path, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK | os.O_NOCTTY)
         try:
@@ -230,10 +223,9 @@ class Writer:
                 view = memoryview(data)
                 while view:
                     view = view[os.write(target, view) :]
-            if self._gives:
-                self._give_away(target)
             if self._mode is not None:
                 os.fchmod(target, self._mode)
+            return stat.S_IMODE(os.fstat(target).st_mode)
         finally:
             os.close(target)
 

@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from daemon import http1, users
-from sandman.errors import BadRequestError, UserUnsupportedError
+from daemon import http1, identity
+from sandman.errors import BadRequestError
 
 if TYPE_CHECKING:
     from daemon.exchange import Exchange
     from daemon.state import Sandbox
+    from daemon.users import User
 
 
-def take(exchange: Exchange, sandbox: Sandbox, *options: str) -> tuple[bytes, dict[str, bytes]]:
-    """The absolute path in the query, and those of the options that are given.
+class Asked(NamedTuple):
+    """What a call about a file says. `user`: whose rights count, None: the daemon's own."""
+
+    path: bytes
+    options: dict[str, bytes]
+    user: User | None
+
+    def acting(self) -> identity.Acting:
+        """The context in which the files are worked on."""
+        return identity.Acting(self.user, self.path)
+
+
+def take(exchange: Exchange, sandbox: Sandbox, *options: str) -> Asked:
+    """The absolute path in the query, those of the options that are given, and the user.
 
     Raises:
         BadRequestError: no path, or an option that nobody knows.
+        UserUnsupportedError: there is no such user, or this daemon may not become it.
     """
     query = http1.parse_query(exchange.head.query)
     path = query.pop("path", b"")
     if not path or b"\0" in path:
         raise BadRequestError("path must be given, and hold no NUL", field="path")
-    unknown = sorted(query.keys() - set(options))
+    unknown = sorted(query.keys() - {*options, "user"})
     if unknown:
         raise BadRequestError(f"unknown option {unknown[0]}", field=unknown[0])
-    return sandbox.absolute(path), query
+    wanted = query.get("user")
+    user = identity.choose(None if wanted is None else text(wanted), sandbox.user)
+    return Asked(sandbox.absolute(path), query, user)
 
 
 def text(path: bytes) -> str:
@@ -57,20 +72,3 @@ def count(options: dict[str, bytes], name: str, most: int) -> int:
     if not value.isdigit() or len(value) > 9 or not 1 <= int(value) <= most:
         raise BadRequestError(f"{name} must be a number from 1 to {most}", field=name)
     return int(value)
-
-
-def owner(value: bytes | None) -> users.User | None:
-    """The user who is to own what is written, by name or uid.
-
-    Raises:
-        UserUnsupportedError: there is no such user, or this daemon may not give files away.
-    """
-    if value is None:
-        return None
-    user = users.find(text(value))
-    if os.geteuid() not in {0, user.uid}:
-        raise UserUnsupportedError(
-            f"the daemon runs as uid {os.geteuid()} and cannot give files to {user.name!r}",
-            field="user",
-        )
-    return user

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from daemon import config, digest, http1, paths, removal
 from daemon.exchange import CallerGoneError, Response
-from daemon.files import Writer, open_for_reading, remove, translate
+from daemon.files import Writer, open_for_reading, remove
 from daemon.replies import dump
 from sandman import names
 from sandman.errors import BadRequestError
@@ -31,44 +31,38 @@ class Transfers:
 
     def get(self, exchange: Exchange) -> None:
         """Send a file, or with HEAD what would be sent."""
-        path = paths.take(exchange, self._sandbox)[0]
-        try:
-            fd, found = open_for_reading(path)
-        except OSError as error:
-            raise translate(error, path) from None
-        try:
-            _send(exchange, path, fd, found)
-        finally:
-            os.close(fd)
+        asked = paths.take(exchange, self._sandbox)
+        with asked.acting():
+            fd, found = open_for_reading(asked.path)
+            try:
+                _send(exchange, fd, found)
+            finally:
+                os.close(fd)
 
     def put(self, exchange: Exchange) -> None:
         """Receive a file, which appears only when it is whole."""
-        path, options = paths.take(exchange, self._sandbox, "mode", "sha256", "user")
-        mode = paths.mode(options.get("mode"))
-        wanted = options.get("sha256")
-        owner = paths.owner(options.get("user"))
-        try:
-            writer = Writer(path, mode, owner or self._sandbox.user, gives=owner is not None)
+        asked = paths.take(exchange, self._sandbox, "mode", "sha256")
+        mode = paths.mode(asked.options.get("mode"))
+        wanted = asked.options.get("sha256")
+        with asked.acting():
+            writer = Writer(asked.path, mode)
             try:
                 document = _receive(exchange, writer, wanted)
                 document["mode"] = f"{writer.commit():04o}"
             finally:
                 writer.abort()
-        except OSError as error:
-            raise translate(error, path) from None
-        document["path"] = path.decode("utf-8", "surrogateescape")
+        document["path"] = paths.text(asked.path)
         exchange.respond(Response(200, dump(document), names.MEDIA_JSON))
 
     def delete(self, exchange: Exchange) -> None:
         """Remove a file or an empty directory; with `recursive` all that is below, too."""
-        path, options = paths.take(exchange, self._sandbox, "recursive")
-        try:
-            if paths.flag(options, "recursive"):
-                removal.remove_tree(path)
+        asked = paths.take(exchange, self._sandbox, "recursive")
+        recursive = paths.flag(asked.options, "recursive")
+        with asked.acting():
+            if recursive:
+                removal.remove_tree(asked.path)
             else:
-                remove(path)
-        except OSError as error:
-            raise translate(error, path) from None
+                remove(asked.path)
         exchange.respond(Response(204))
 
 
@@ -88,13 +82,10 @@ def _receive(exchange: Exchange, writer: Writer, wanted: bytes | None) -> dict[s
     return {"size": size, "sha256": found}
 
 
-def _send(exchange: Exchange, path: bytes, fd: int, found: os.stat_result) -> None:
+def _send(exchange: Exchange, fd: int, found: os.stat_result) -> None:
     mode = f"{stat.S_IMODE(found.st_mode):04o}"
     headers = [("Sandman-Mode", mode), ("Accept-Ranges", "bytes")]
-    try:
-        early = _read_up_to(fd, _SMALL_BYTES + 1)
-    except OSError as error:
-        raise translate(error, path) from None
+    early = _read_up_to(fd, _SMALL_BYTES + 1)
     if len(early) <= _SMALL_BYTES:
         _send_range(exchange, headers, len(early), early, None)
     elif found.st_size > _SMALL_BYTES:

@@ -27,13 +27,11 @@ _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLL
 class Policy(NamedTuple):
     """What a receiver lets a sender do.
 
-    `owner`: uid and gid of what is made; None: the process's own. `mode_mask`: permission bits that
-    are taken over. `trusts_links`: symbolic links may point anywhere, and members may lie below those
+    What is made belongs to whom the thread acts as. `mode_mask`: permission bits that are taken over. `trusts_links`: symbolic links may point anywhere, and members may lie below those
     that stay inside; else links out are skipped, and members below any link refused. `max_bytes`: of
     the whole stream. `is_new`: the directory was made for this tar, and gets the sender's mode.
     """
 
-    owner: tuple[int, int] | None = None
     mode_mask: int = 0o7777
     trusts_links: bool = True
     max_bytes: int | None = None
@@ -148,16 +146,12 @@ class Descent:
         if member.name:
             finish(fd, member, self._policy)
             return
-        if self._policy.owner is not None:
-            os.fchown(fd, *self._policy.owner)
         os.fchmod(fd, member.mode)
 
 
 def finish(fd: int, member: tar.Member, policy: Policy) -> None:
-    """Owner, mode and time of a file or directory that was made."""
-    if policy.owner is not None:
-        os.fchown(fd, *policy.owner)
-    os.fchmod(fd, member.mode & policy.mode_mask)  # last: chown takes set-uid away
+    """Mode and time of a file or directory that was made."""
+    os.fchmod(fd, member.mode & policy.mode_mask)
     os.utime(fd, ns=(member.mtime_ns, member.mtime_ns))
 
 

@@ -235,8 +235,6 @@ class Unpacker:
         except FileExistsError:
             os.unlink(name, dir_fd=directory)
             os.symlink(member.link, name, dir_fd=directory)
-        if self._policy.owner is not None:
-            os.chown(name, *self._policy.owner, dir_fd=directory, follow_symlinks=False)
         times = (member.mtime_ns, member.mtime_ns)
         os.utime(name, ns=times, dir_fd=directory, follow_symlinks=False)
         self.members += 1

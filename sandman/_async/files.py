@@ -31,12 +31,16 @@ if TYPE_CHECKING:
     from sandman._async.trees import Progress
 
 Info = TypeVar("Info", EntryInfo, TreeInfo)
+User = str | int | None
 Remote = str | os.PathLike[str]
 """A path in the sandbox: absolute, or relative to the working directory."""
 
 
 class Files:
-    """Reads and writes files of one sandbox, as its user. `Sandbox.files`.
+    """Reads and writes files of one sandbox. `Sandbox.files`.
+
+    `user`, of every method: the name or uid as whom it is done, with that user's rights alone; None:
+    the sandbox's user. What is made is that user's.
 
     Raises, of every method: PathNotFoundError, IsADirectoryPathError, NotADirectoryPathError,
     PathDeniedError, NoSpaceError; SandmanError for the sandbox's end and the way there.
@@ -47,18 +51,18 @@ class Files:
         self._sandbox = sandbox
         self._path = path
 
-    async def read(self, path: Remote) -> bytes:
+    async def read(self, path: Remote, *, user: User = None) -> bytes:
         """The file's bytes."""
-        async with self._transport.open(self._call("GET", path)) as answer:
+        async with self._transport.open(self._call("GET", path, _user(user))) as answer:
             return await answer.read()
 
-    async def read_text(self, path: Remote, *, errors: str = "strict") -> str:
+    async def read_text(self, path: Remote, *, errors: str = "strict", user: User = None) -> str:
         """The file as UTF-8; line ends stay as they are.
 
         Raises:
             UnicodeDecodeError: it is not UTF-8, with `errors="strict"`.
         """
-        return (await self.read(path)).decode("utf-8", errors)
+        return (await self.read(path, user=user)).decode("utf-8", errors)
 
     async def write(
         self,
@@ -66,7 +70,7 @@ class Files:
         data: Data,
         *,
         mode: int | None = None,
-        user: str | int | None = None,
+        user: User = None,
     ) -> FileInfo:
         """Write the file whole or not at all; parents are made.
 
@@ -74,12 +78,11 @@ class Files:
             path: where.
             data: bytes, text (as UTF-8), a binary file from where it stands, or an iterable of bytes.
             mode: permission bits; None: an existing file keeps its own, a new one gets 0644.
-            user: name or uid of the owner; None: an existing file keeps its own, a new one is the
-                sandbox's user's.
+            user: as whom; an existing file keeps its owner where that user may give files away.
 
         Raises:
             InternalError: other bytes arrived than were sent.
-            UserUnsupportedError: no such user, or the sandbox may not give files away.
+            UserUnsupportedError: no such user, or the sandbox may not act as that user.
         """
         return await self._put(path, Source(data), mode, user)
 
@@ -89,7 +92,7 @@ class Files:
         path: Remote,
         *,
         mode: int | None = None,
-        user: str | int | None = None,
+        user: User = None,
     ) -> FileInfo:
         """Copy one local file into the sandbox; `mode` None: with its permission bits.
 
@@ -104,13 +107,15 @@ class Files:
         finally:
             file.close()
 
-    async def download(self, path: Remote, local: str | os.PathLike[str]) -> None:
+    async def download(
+        self, path: Remote, local: str | os.PathLike[str], *, user: User = None
+    ) -> None:
         """Copy one file out of the sandbox, whole or not at all, with its permission bits.
 
         Raises:
             OSError: the local file cannot be written.
         """
-        async with self._transport.open(self._call("GET", path)) as answer:
+        async with self._transport.open(self._call("GET", path, _user(user))) as answer:
             mode = int(answer.response.headers.get("sandman-mode", "0644"), 8)
             await _save(answer, Path(local), mode & 0o777)
 
@@ -119,7 +124,7 @@ class Files:
         local: str | os.PathLike[str],
         path: Remote,
         *,
-        user: str | int | None = None,
+        user: User = None,
         progress: Progress | None = None,
     ) -> TreeInfo:
         """Copy what is in a local directory into one of the sandbox, which is made when it is missing.
@@ -130,7 +135,7 @@ class Files:
         Args:
             local: the directory here.
             path: the directory there.
-            user: name or uid of the owner; None: the sandbox's user.
+            user: as whom, as of every method.
             progress: is called with the bytes sent so far, and None; anew from 0 in another attempt.
 
         Raises:
@@ -152,6 +157,7 @@ class Files:
         local: str | os.PathLike[str],
         *,
         max_bytes: int | None = MAX_BYTES,
+        user: User = None,
         progress: Progress | None = None,
     ) -> TreeInfo:
         """Copy what is in a directory of the sandbox into a local one, made when it is missing.
@@ -163,6 +169,7 @@ class Files:
             path: the directory there.
             local: the directory here.
             max_bytes: of the whole stream (16 GiB); None: no limit.
+            user: as whom, as of every method.
             progress: is called with the bytes so far and their total, None until the end.
 
         Raises:
@@ -170,72 +177,75 @@ class Files:
             PathDeniedError: also for a name that would leave `local`.
             OSError: the local directory cannot be written.
         """
-        async with self._transport.open(self._call("GET", path, tail="archive")) as answer:
+        call = self._call("GET", path, _user(user), tail="archive")
+        async with self._transport.open(call) as answer:
             return await save(answer, local, max_bytes, self._sandbox, progress)
 
-    async def stat(self, path: Remote, *, follow: bool = False) -> EntryInfo:
+    async def stat(self, path: Remote, *, follow: bool = False, user: User = None) -> EntryInfo:
         """What there is at the path; of a link the link itself, unless `follow`."""
-        query = "&follow=1" if follow else ""
+        query = _user(user) + ("&follow=1" if follow else "")
         return await self._parsed(self._call("GET", path, query, tail="files/stat"), EntryInfo)
 
-    async def list(self, path: Remote, *, depth: int = 1) -> Sequence[EntryInfo]:
+    async def list(self, path: Remote, *, depth: int = 1, user: User = None) -> Sequence[EntryInfo]:
         """What is in the directory, by name; with `depth` also in those below it.
 
         Raises:
             TooLargeError: more than 50,000 entries.
         """
-        call = self._call("GET", path, f"&depth={depth}", tail="files/list")
+        call = self._call("GET", path, f"&depth={depth}{_user(user)}", tail="files/list")
         answer = await self._transport.json(call)
         try:
             return [EntryInfo.from_json(entry) for entry in answer["entries"]]  # type: ignore[index]
         except (KeyError, TypeError, ValueError):
             raise faults.not_understood("a listing", answer) from None
 
-    async def move(self, path: Remote, to: Remote, *, replace: bool = False) -> EntryInfo:
+    async def move(
+        self, path: Remote, to: Remote, *, replace: bool = False, user: User = None
+    ) -> EntryInfo:
         """Rename a file or directory, within one file system of the sandbox.
 
         Raises:
             ConflictError: `to` exists, without `replace`.
         """
-        body = {"from": os.fsdecode(path), "to": os.fsdecode(to), "replace": replace}
+        body = {"from": os.fsdecode(path), "to": os.fsdecode(to), "replace": replace, **_as(user)}
         return await self._parsed(self._post("files/move", body, Repeat.UNSENT), EntryInfo)
 
-    async def mkdir(self, path: Remote, *, parents: bool = False, mode: int = 0o755) -> EntryInfo:
+    async def mkdir(
+        self, path: Remote, *, parents: bool = False, mode: int = 0o755, user: User = None
+    ) -> EntryInfo:
         """Make a directory; with `parents` those above it, and none of them need be missing.
 
         Raises:
             ConflictError: it exists, without `parents`.
         """
-        body = {"path": os.fsdecode(path), "parents": parents, "mode": f"{mode:04o}"}
+        body = {"path": os.fsdecode(path), "parents": parents, "mode": f"{mode:04o}", **_as(user)}
         repeat = Repeat.SAFE if parents else Repeat.UNSENT
         return await self._parsed(self._post("files/mkdir", body, repeat), EntryInfo)
 
-    async def delete(self, path: Remote, *, recursive: bool = False) -> None:
+    async def delete(self, path: Remote, *, recursive: bool = False, user: User = None) -> None:
         """Remove the file, or the empty directory; with `recursive` any directory."""
-        query = "&recursive=1" if recursive else ""
+        query = _user(user) + ("&recursive=1" if recursive else "")
         await self._transport.json(self._call("DELETE", path, query, repeat=Repeat.UNSENT))
 
-    async def exists(self, path: Remote) -> bool:
+    async def exists(self, path: Remote, *, user: User = None) -> bool:
         """Whether there is a file or a directory."""
         try:
-            async with self._transport.open(self._call("HEAD", path)):
+            async with self._transport.open(self._call("HEAD", path, _user(user))):
                 return True
         except CallerError:
-            return await self._exists_by_reason(path)
+            return await self._exists_by_reason(path, user)
 
-    async def _exists_by_reason(self, path: Remote) -> bool:
+    async def _exists_by_reason(self, path: Remote, user: User) -> bool:
         # An answer to HEAD has no body that could tell a missing path from a missing sandbox.
         try:
-            async with self._transport.open(self._call("GET", path)):
+            async with self._transport.open(self._call("GET", path, _user(user))):
                 return True
         except (PathNotFoundError, NotADirectoryPathError):
             return False
         except IsADirectoryPathError:
             return True
 
-    async def _put(
-        self, path: Remote, source: Source, mode: int | None, user: str | int | None
-    ) -> FileInfo:
+    async def _put(self, path: Remote, source: Source, mode: int | None, user: User) -> FileInfo:
         query = _user(user) + ("" if mode is None else f"&mode={mode:04o}")
         if (whole := source.whole) is not None:
             digest = (await anyio.to_thread.run_sync(hashlib.sha256, whole)).hexdigest()
@@ -279,8 +289,12 @@ class Files:
         return Call(method, target, repeat=repeat, sandbox=self._sandbox)
 
 
-def _user(user: str | int | None) -> str:
+def _user(user: User) -> str:
     return "" if user is None else f"&user={quote(os.fsencode(str(user)), safe='')}"
+
+
+def _as(user: User) -> dict[str, object]:
+    return {} if user is None else {"user": user}
 
 
 async def _save(answer: Answer, local: Path, mode: int) -> None:

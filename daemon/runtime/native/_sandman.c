@@ -91,6 +91,7 @@ static PyMethodDef methods[] = {
     {"claim", sandman_claim, METH_O, NULL},
     {"close", sandman_close, METH_O, NULL},
     {"is_starting", sandman_is_starting, METH_O, NULL},
+    {"set_fs_user", sandman_set_fs_user, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -10,6 +10,9 @@ PyObject *sandman_claim(PyObject *module, PyObject *number);
 PyObject *sandman_close(PyObject *module, PyObject *number);
 PyObject *sandman_is_starting(PyObject *module, PyObject *number);
 
+/* fsuser.c */
+PyObject *sandman_set_fs_user(PyObject *module, PyObject *args);
+
 /* sha256.c: 0, or -1 with an exception; the type is absent where the processor cannot do it. */
 int sandman_add_sha256(PyObject *module);
 

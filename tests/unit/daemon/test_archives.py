@@ -526,19 +526,6 @@ def test_37_gzip_is_accepted(daemon: Daemon, tree: Path, tmp_path: Path) -> None
 
 
 @needs_root
-def test_37_what_is_unpacked_is_the_users(daemon: Daemon, tmp_path: Path) -> None:
-    data = made(
-        tar.Member(b"sub/", tar.DIRECTORY, mode=0o750), tar.Member(b"sub/file", size=1, mode=0o4755),
-        b"x", tar.Member(b"link", tar.SYMLINK, link=b"x"), tar.Member(b"untold/file"),
-    )  # fmt: skip
-    assert put(daemon, tmp_path / "a" / "in", data, user="1234").status_code == 200
-    for path in ("a", "a/in", "a/in/sub", "a/in/sub/file", "a/in/link", "a/in/untold"):
-        assert (tmp_path / path).lstat().st_uid == 1234, path
-    assert stat.S_IMODE((tmp_path / "a/in/sub/file").stat().st_mode) == 0o4755
-    assert problem(put(daemon, tmp_path, data, user="no-one"))["reason"] == "user_unsupported"
-
-
-@needs_root
 def test_54_a_full_disk_and_a_mounted_file(daemon: Daemon, tmp_path: Path) -> None:
     tiny = tmp_path / "tiny"
     tiny.mkdir()

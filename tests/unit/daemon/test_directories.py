@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from daemon import entries, files, paths, removal, users
+from daemon import entries, files, removal
 from sandman import errors
 from tests.unit.daemon.harness import Daemon, head, names_in, problem
-from tests.unit.daemon.test_files import ODD_NAMES, needs_root
+from tests.unit.daemon.test_files import ODD_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -201,12 +201,12 @@ def test_38_mkdir(daemon: Daemon, tmp_path: Path) -> None:
 
 
 def test_38_two_who_make_the_same_directory(tmp_path: Path) -> None:
-    assert files.make_directory(bytes(tmp_path / "a"), None, 0o755)
-    assert not files.make_directory(bytes(tmp_path / "a"), None, 0o755)
-    assert not files.make_directories(b"/", None)
-    assert files.make_directories(bytes(tmp_path / "b" / "c"), None, 0o700)
+    assert files.make_directory(bytes(tmp_path / "a"), 0o755)
+    assert not files.make_directory(bytes(tmp_path / "a"), 0o755)
+    assert not files.make_directories(b"/")
+    assert files.make_directories(bytes(tmp_path / "b" / "c"), 0o700)
     (tmp_path / "a").chmod(0o2775)
-    assert files.make_directories(bytes(tmp_path / "a" / "b"), None)
+    assert files.make_directories(bytes(tmp_path / "a" / "b"))
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o2755
 
 
@@ -284,33 +284,6 @@ def test_39_a_tree_goes_while_commands_run(daemon: Daemon, tmp_path: Path) -> No
     runner.start()
     assert delete(daemon, tmp_path / "tree", recursive="1") == 204
     runner.join()
-
-
-# --- owners --------------------------------------------------------------------------------------
-
-
-@needs_root
-def test_29_a_file_for_somebody(daemon: Daemon, tmp_path: Path) -> None:
-    path = tmp_path / "x" / "y"
-    nobody = users.find("nobody")
-    assert daemon.put(path, b"x", user="nobody", mode="4711").status_code == 200
-    assert (path.stat().st_uid, path.stat().st_gid) == (nobody.uid, nobody.gid)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o4711
-    assert path.parent.stat().st_uid == nobody.uid
-    assert daemon.put(path, b"x", user="1234").status_code == 200
-    assert (path.stat().st_uid, path.stat().st_gid) == (1234, 0)
-    assert daemon.put(path, b"x").status_code == 200
-    assert path.stat().st_uid == 1234
-    found = problem(daemon.put(path, b"x", user="no-such-user"))
-    assert (found["reason"], found["field"]) == ("user_unsupported", "user")
-
-
-def test_29_who_is_not_root_gives_nothing_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths.os, "geteuid", lambda: 1234)
-    assert paths.owner(None) is None
-    assert paths.owner(b"1234") == users.find(1234)
-    with pytest.raises(errors.UserUnsupportedError, match="uid 1234"):
-        paths.owner(b"root")
 
 
 def test_methods_of_the_new_paths(daemon: Daemon) -> None:

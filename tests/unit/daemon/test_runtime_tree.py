@@ -271,6 +271,41 @@ except OSError as error:
     assert done.stdout.splitlines() == told
 
 
+@needs_root
+def test_a_thread_works_on_files_as_another_user(shipped: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").touch(0o600)
+    code = f"""
+import os, threading
+from _sandman import set_fs_user
+def may():
+    try:
+        os.close(os.open({str(tmp_path / "secret")!r}, os.O_RDONLY))
+        return True
+    except PermissionError:
+        return False
+groups = os.getgroups()
+set_fs_user(1234, 5, (4, 7))
+seen = may(), os.getgroups(), os.geteuid()
+set_fs_user(0, 0, groups)
+print(*seen, may(), os.getgroups() == groups)
+go, away = threading.Event(), threading.Event()
+thread = threading.Thread(target=lambda: (set_fs_user(1234, 5, None), go.set(), away.wait()))
+thread.start()
+go.wait()
+print(may())
+away.set()
+thread.join()
+for wrong in ((-1, 0, ()), (2**32 - 1, 0, ()), (0, 2**40, None), (0, 0, (2**32,)), (0, 0, 1)):
+    try:
+        set_fs_user(*wrong)
+    except (TypeError, ValueError, OverflowError):
+        continue
+    print("taken", wrong)
+"""
+    done = run(shipped / "bin" / "python3", code)
+    assert (done.stdout, done.stderr) == ("False [4, 7] 0 True True\nTrue\n", "")
+
+
 # Imports that functions of the shipped library make only where we never come: other operating
 # systems, other builds of CPython, options that the daemon does not use.
 NEVER_IMPORTED = {
