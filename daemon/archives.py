@@ -137,7 +137,7 @@ def _receive(exchange: Exchange, unpacker: Unpacker, path: bytes) -> None:
     from sandman.unpack import UnpackError  # noqa: PLC0415
 
     try:
-        for piece in _plain(exchange.body()):
+        for piece in _plain(exchange.views()):
             unpacker.feed(piece)
         unpacker.finish()
     except UnpackError as failure:
@@ -150,7 +150,7 @@ def _receive(exchange: Exchange, unpacker: Unpacker, path: bytes) -> None:
         raise
 
 
-def _plain(pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _plain(pieces: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
     """The tar, when it came gzipped, too. A bomb costs time and disk as any tar does, never memory."""
     import zlib  # noqa: PLC0415
 
@@ -160,14 +160,16 @@ def _plain(pieces: Iterator[bytes]) -> Iterator[bytes]:
         if len(early) >= len(_GZIP):
             break
     if not early.startswith(_GZIP):
-        yield early
+        if early:
+            yield early
         yield from pieces
         return
     gzip = zlib.decompressobj(wbits=31)
     try:
-        while early or (early := next(pieces, b"")):
-            yield gzip.decompress(early, config.CHUNK_BYTES)
-            early = gzip.unconsumed_tail
+        data: bytes | memoryview = early
+        while data or (data := next(pieces, b"")):
+            yield gzip.decompress(data, config.CHUNK_BYTES)
+            data = gzip.unconsumed_tail
             if gzip.eof:
                 for _ in pieces:
                     pass  # zeros, if anything

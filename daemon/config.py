@@ -26,6 +26,8 @@ kernel sends would overtake the answer."""
 LINGER_BYTES = 16 * 1024 * 1024
 CHUNK_BYTES = 64 * 1024
 """One read. The default capacity of a pipe."""
+BODY_BYTES = 256 * 1024
+"""One read of a file or tar that comes in: a quarter of the calls, and still in the processor's cache."""
 
 
 class ConfigError(Exception):

@@ -104,6 +104,22 @@ class Exchange:
         while not self.body_is_done:
             yield from self.receive()
 
+    def views(self) -> Iterator[bytes | memoryview]:
+        """The body in large pieces, each good only until the next one is asked for.
+
+        They are read into one buffer: a large body costs no allocation and few calls.
+        """
+        buffer: memoryview | None = None
+        while not self.body_is_done:
+            direct = self._decoder.direct
+            if not direct or self._early or self._owes_continue:
+                yield from self.receive()
+                continue
+            buffer = buffer or memoryview(bytearray(config.BODY_BYTES))
+            size = receive_into(self.sock, buffer[:direct])
+            self._decoder.passed(size)
+            yield buffer[:size]
+
     def read_body(self, limit: int) -> bytes:
         """The whole body.
 
@@ -177,6 +193,21 @@ class Exchange:
         poll.register(self.sock, select.POLLOUT)
         if not poll.poll(config.STALL_TIMEOUT_S * 1000):
             raise CallerGoneError("the reader stalls")
+
+
+def receive_into(sock: socket.socket, buffer: memoryview) -> int:
+    """Read some bytes of a body; how many.
+
+    Raises:
+        CallerGoneError: there are none any more.
+    """
+    try:
+        size = sock.recv_into(buffer)
+    except OSError as error:
+        raise CallerGoneError(str(error)) from None
+    if not size:
+        raise CallerGoneError("the body is shorter than announced")
+    return size
 
 
 def receive(sock: socket.socket) -> bytes:

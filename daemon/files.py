@@ -143,7 +143,7 @@ class Writer:
         self._partial: bytes | None = None
         self._fd = self._open()
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Add bytes."""
         view = memoryview(data)
         while view:

@@ -154,6 +154,15 @@ class LengthDecoder:
         self.missing -= len(data)
         return [data] if data else []
 
+    @property
+    def direct(self) -> int:
+        """How many of the next bytes are the body's for certain: they need not pass by `feed`."""
+        return self.missing
+
+    def passed(self, size: int) -> None:
+        """So many of them went past."""
+        self.missing -= size
+
 
 class ChunkedDecoder:
     """A chunked body (RFC 9112 7.1). Extensions and trailers are read and dropped."""
@@ -182,6 +191,17 @@ class ChunkedDecoder:
                 pieces.append(piece)
         self.rest = bytes(self._buffer)
         return pieces
+
+    @property
+    def direct(self) -> int:
+        """How many of the next bytes are the body's for certain: they need not pass by `feed`."""
+        return 0 if self._buffer else self._missing
+
+    def passed(self, size: int) -> None:
+        """So many of them went past."""
+        self._missing -= size
+        if not self._missing:
+            self._step = self._data_end
 
     # Each step returns None when it needs more bytes, else what it found of the body.
 

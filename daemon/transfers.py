@@ -70,7 +70,7 @@ def _receive(exchange: Exchange, writer: Writer, wanted: bytes | None) -> dict[s
     """Write the body; what is known of it then."""
     hasher = digest.new()
     size = 0
-    for piece in exchange.body():
+    for piece in exchange.views():
         hasher.update(piece)
         size += len(piece)
         writer.write(piece)

@@ -73,7 +73,7 @@ class Unpacker:
         """The tar's end was read."""
         return self._reader.is_done
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         """Take the next bytes.
 
         Raises:

@@ -1,0 +1,1 @@
+"""Measurements that need no cluster; their figures stand in `docs/benchmarks.md`."""

@@ -1,0 +1,185 @@
+"""How fast files move: `python -m benchmarks.files [--runtime] [--gateway]`.
+
+Against one daemon over loopback, by plain sockets, so that its own speed is seen and no client's; with
+`--gateway` also by `sandman.Client` through a gateway with TLS. Each round measures every way in turn,
+beside what the machine's own `cp` and `tar` make of the same bytes: on a noisy machine the ratios count.
+Files lie in memory (/dev/shm) unless `--directory` says else, so that no disk is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from daemon.runtime import interpreter, tree
+from sandman import names
+from tests.unit.daemon import harness
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.unit.daemon.harness import Daemon
+
+MIB = 1024 * 1024
+BIG_MIB = 256
+SMALL, LARGE = 1000, 10
+SMALL_BYTES, LARGE_BYTES = 4096, 20 * MIB
+
+
+class Bench:
+    """The bytes to move, and where to."""
+
+    def __init__(self, top: Path, daemon: Daemon) -> None:
+        self.top = top
+        self.daemon = daemon
+        self.big, self.tree, self.tar = top / "big", top / "tree", top / "tree.tar"
+        self.target = top / "target"
+        self.big.write_bytes(os.urandom(MIB) * BIG_MIB)
+        for number in range(SMALL):
+            directory = self.tree / f"d{number % 20}"
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / f"small-{number}").write_bytes(os.urandom(SMALL_BYTES))
+        for number in range(LARGE):
+            (self.tree / f"large-{number}").write_bytes(os.urandom(LARGE_BYTES))
+        subprocess.run(["tar", "-C", self.tree, "-cf", self.tar, "."], check=True)
+        self.tree_bytes = SMALL * SMALL_BYTES + LARGE * LARGE_BYTES
+
+    def clear(self) -> None:
+        """Nothing is at the target."""
+        if self.target.is_dir():
+            shutil.rmtree(self.target)
+        self.target.unlink(missing_ok=True)
+
+    # --- controls ---
+
+    def cp(self) -> int:
+        """One file, by the machine's own means."""
+        subprocess.run(["cp", "--reflink=never", self.big, self.target], check=True)
+        return BIG_MIB * MIB
+
+    def tar_to_tar(self) -> int:
+        """The directory, by the machine's own means."""
+        self.target.mkdir()
+        command = f"tar -C '{self.tree}' -cf - . | tar -C '{self.target}' -xf -"
+        subprocess.run(command, shell=True, check=True)
+        return self.tree_bytes
+
+    # --- the daemon ---
+
+    def put(self) -> int:
+        """One file in."""
+        return self._send("PUT", f"/v1/files?path={self.target}", self.big)
+
+    def get(self) -> int:
+        """One file out."""
+        return self._receive("GET", f"/v1/files?path={self.big}")
+
+    def stream(self) -> int:
+        """A command's output, in frames."""
+        body = json.dumps({"argv": ["cat", str(self.big)]}).encode()
+        length = f"Content-Length: {len(body)}"
+        self._receive("POST", "/v1/exec", length, f"Accept: {names.MEDIA_FRAMES}", body=body)
+        return BIG_MIB * MIB
+
+    def archive_in(self) -> int:
+        """The directory in."""
+        return self._send("PUT", f"/v1/archive?path={self.target}", self.tar)
+
+    def archive_out(self) -> int:
+        """The directory out."""
+        self._receive("GET", f"/v1/archive?path={self.tree}")
+        return self.tree_bytes
+
+    def _send(self, method: str, target: str, file: Path) -> int:
+        size = file.stat().st_size
+        with self.daemon.connect() as sock, file.open("rb") as source:
+            options = (f"Content-Length: {size}", "Connection: close")
+            sock.sendall(harness.head(method, target, *options))
+            sock.sendfile(source)
+            answer = harness.read_all(sock)
+        assert b" 200 OK" in answer[:20], answer
+        return size
+
+    def _receive(self, method: str, target: str, *options: str, body: bytes = b"") -> int:
+        buffer = bytearray(MIB)
+        total = 0
+        with self.daemon.connect() as sock:
+            sock.sendall(harness.head(method, target, *options, "Connection: close") + body)
+            while got := sock.recv_into(buffer):
+                total += got
+        assert total > self.big.stat().st_size // 2, bytes(buffer[:200])
+        return total
+
+
+def measure(bench: Bench, ways: dict[str, Callable[[], int]], rounds: int) -> dict[str, list[float]]:
+    """MB/s of each way in each round; the first round is not counted."""
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 1):
+        for name, way in ways.items():
+            bench.clear()
+            started = time.perf_counter()
+            size = way()
+            speed = size / 1e6 / (time.perf_counter() - started)
+            if number:
+                found[name].append(speed)
+    return found
+
+
+def table(found: dict[str, list[float]], controls: dict[str, str]) -> str:
+    """Markdown."""
+    lines = ["| way | MB/s, median | of its control |", "|---|---|---|"]
+    for name, speeds in found.items():
+        median = statistics.median(speeds)
+        control = controls.get(name)
+        ratio = f"{median / statistics.median(found[control]):.2f} × {control}" if control else ""
+        lines.append(f"| {name} | {median:.0f} | {ratio} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--directory", type=Path, default=Path("/dev/shm"))
+    parser.add_argument("--runtime", action="store_true", help="the daemon on its static Python")
+    options = parser.parse_args()
+    top = Path(tempfile.mkdtemp(prefix="sandman-bench-", dir=options.directory))
+    program = None
+    if options.runtime:
+        mount = tree.compose(interpreter.build(), top / "runtime")
+        program = (str(mount / "bin/python3"), "-I", "-S", str(mount / "app"), "serve")
+    daemon = harness.start(program=program)
+    try:
+        bench = Bench(top, daemon)
+        idle = harness.peak_kib(daemon)
+        ways = {
+            "cp": bench.cp, "PUT of a file": bench.put, "GET of a file": bench.get,
+            "output of a command": bench.stream, "tar to tar": bench.tar_to_tar,
+            "PUT of a directory": bench.archive_in, "GET of a directory": bench.archive_out,
+        }  # fmt: skip
+        found = measure(bench, ways, options.rounds)
+        controls = {
+            "PUT of a file": "cp", "GET of a file": "cp", "output of a command": "cp",
+            "PUT of a directory": "tar to tar", "GET of a directory": "tar to tar",
+        }  # fmt: skip
+        print(table(found, controls))
+        print(f"\npeak of the daemon: {harness.peak_kib(daemon) - idle} KiB over idle")
+    finally:
+        daemon.stop()
+        shutil.rmtree(top)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
