@@ -9,11 +9,9 @@ Files lie in memory (/dev/shm) unless `--directory` says else, so that no disk i
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -122,7 +120,9 @@ class Bench:
         return total
 
 
-def measure(bench: Bench, ways: dict[str, Callable[[], int]], rounds: int) -> dict[str, list[float]]:
+def measure(
+    bench: Bench, ways: dict[str, Callable[[], int]], rounds: int
+) -> dict[str, list[float]]:
     """MB/s of each way in each round; the first round is not counted."""
     found: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 1):
@@ -142,7 +142,7 @@ def table(found: dict[str, list[float]], controls: dict[str, str]) -> str:
     for name, speeds in found.items():
         median = statistics.median(speeds)
         control = controls.get(name)
-        ratio = f"{median / statistics.median(found[control]):.2f} × {control}" if control else ""
+        ratio = f"{median / statistics.median(found[control]):.2f} of {control}" if control else ""
         lines.append(f"| {name} | {median:.0f} | {ratio} |")
     return "\n".join(lines)
 

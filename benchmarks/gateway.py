@@ -21,7 +21,9 @@ async def serve() -> None:
     """One sandbox, until nobody wants it any more."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    daemon = LocalDaemon(port, grants.token_digest(grants.daemon_token(KEYS["k1"], "ns", "nonce-1")))
+    daemon = LocalDaemon(
+        port, grants.token_digest(grants.daemon_token(KEYS["k1"], "ns", "nonce-1"))
+    )
     daemon.port = port  # type: ignore[attr-defined]
     try:
         async with made_bed(RealDaemonCluster(daemon), daemon) as bed:
@@ -29,7 +31,12 @@ async def serve() -> None:
             with tempfile.NamedTemporaryFile() as ca:
                 ca.write(bed.ca.certificate)
                 ca.flush()
-                told = {"url": bed.url, "token": made["token"], "sandbox": made["id"], "ca": ca.name}
+                told = {
+                    "url": bed.url,
+                    "token": made["token"],
+                    "sandbox": made["id"],
+                    "ca": ca.name,
+                }
                 print(json.dumps(told), flush=True)
                 await trio.to_thread.run_sync(sys.stdin.read)
     finally:

@@ -6,6 +6,7 @@
  *   start(…), claim(pid), is_starting(pid)    start a program: start.c
  *   close(fd)    of what never blocks: start.c
  *   Sha256       sha256.c
+ *   set_fs_user(…)  as whom a thread works on files: fsuser.c
  *   prctl(option, arg2=0, arg3=0, arg4=0, arg5=0) -> int
  *       any prctl whose arguments are numbers: PR_SET_DUMPABLE,
  *       PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS ...

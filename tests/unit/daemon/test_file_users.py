@@ -47,6 +47,14 @@ def home() -> Iterator[Path]:
     shutil.rmtree(top)
 
 
+@pytest.fixture(params=["plain", pytest.param("own", marks=pytest.mark.runtime)])
+def daemon(request: pytest.FixtureRequest) -> Daemon:
+    """On a plain Python, and on the runtime's, where the system calls are made in C."""
+    name = "daemon" if request.param == "plain" else "beside"
+    found: Daemon = request.getfixturevalue(name)
+    return found
+
+
 def owner(path: Path) -> int:
     return path.lstat().st_uid
 
