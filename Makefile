@@ -73,6 +73,10 @@ test-all: setup ## both in one session, with the coverage gate: what CI runs
 	$(VENV)/bin/coverage combine --quiet
 	$(VENV)/bin/coverage report
 
+.PHONY: soak-files
+soak-files: setup ## 1 GiB up, down and streamed, on both Pythons of the daemon: bytes, memory, holes
+	SANDMAN_SOAK_MIB=1024 $(PY) $(PYTEST)=build/junit/soak-files.xml tests/unit/daemon/test_files_at_size.py
+
 .PHONY: cluster-up
 cluster-up: setup ## a real Kubernetes on this machine with Sandman on it
 	$(BED) up

@@ -3,7 +3,8 @@
 It runs in images that it knows nothing of, beside processes that may be hostile, as a static Python
 with a cut-down standard library. Hence the charter:
 
-- Standard library only, and of this repository only `sandman.{wire,handles,fields,names,errors,version}`.
+- Standard library only, and of this repository only `sandman.{wire,handles,fields,names,errors,version}`
+  and, for files, `sandman.{sparse,tar,pack,unpack,descent}`.
 - Nothing of the image is needed: no shell, libc, user, /proc, /dev, /tmp, writable root. What is
   there is used; what is not makes one call fail with a typed error, never the daemon.
 - A thread a connection, blocking calls, `poll`: asyncio would double memory and start time. Every

@@ -9,6 +9,7 @@ import errno
 import os
 import stat
 
+from sandman import sparse
 from sandman.errors import (
     BadRequestError,
     ConflictError,
@@ -47,6 +48,8 @@ _ERRORS: dict[int, type[SandmanError]] = {
 _CANNOT_REPLACE = frozenset({errno.EBUSY, errno.EXDEV, errno.EACCES, errno.EPERM})
 _CANNOT_CREATE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _BLOCK = 1024 * 1024
+MAX_ASIDE_BYTES = 64 * 1024 * 1024
+"""Of a file that is written over in place: until all of it has come it is kept in the sandbox's memory."""
 
 
 def translate(error: OSError, path: bytes) -> SandmanError:
@@ -86,22 +89,39 @@ def remove(path: bytes) -> None:
         os.unlink(path)
 
 
-def make_directories(path: bytes, mode: int = 0o755) -> bool:
+def make_directories(path: bytes, mode: int = 0o755, made: list[bytes] | None = None) -> bool:
     """Make a directory and those above it that are missing; whether it was missing itself.
 
     Args:
         path: absolute or relative to the daemon's own directory.
         mode: of the last one; those above get 0755.
+        made: gets those that were made; on failure they are taken away again.
     """
     path = path.rstrip(b"/")
     missing: list[bytes] = []
     while path and _stat(path) is None:
         missing.append(path)
         path = os.path.dirname(path)
-    made = False
-    for one in reversed(missing):
-        made = make_directory(one, mode if one == missing[0] else 0o755)
-    return made
+    made = [] if made is None else made
+    is_new = False
+    try:
+        for one in reversed(missing):
+            is_new = make_directory(one, mode if one == missing[0] else 0o755)
+            if is_new:
+                made.append(one)
+    except OSError:
+        remove_empty(made)
+        raise
+    return is_new
+
+
+def remove_empty(made: list[bytes]) -> None:
+    """Take away the directories that were made in vain, in so far as nobody uses them by now."""
+    try:
+        while made:
+            os.rmdir(made.pop())
+    except OSError:
+        made.clear()
 
 
 def make_directory(path: bytes, mode: int) -> bool:
@@ -141,17 +161,32 @@ class Writer:
         if self._path.endswith(b"/"):
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         self._partial: bytes | None = None
+        self._made: list[bytes] = []
+        self._aside = 0
         self._fd = self._open()
+        self._content = sparse.Writer(self._fd)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Add bytes."""
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._fd, view) :]
+        """Add bytes.
+
+        Raises:
+            TooLargeError: more than is kept aside for a target that cannot be replaced.
+        """
+        if self._partial is None:
+            self._aside += len(data)
+            if self._aside > MAX_ASIDE_BYTES:
+                raise TooLargeError(
+                    f"{os.fsdecode(self._path)}: no file of more than {MAX_ASIDE_BYTES} bytes can be "
+                    "written where it cannot be replaced: a mount, a device, another's directory",
+                    field="path",
+                    facts={"limit": MAX_ASIDE_BYTES},
+                )
+        self._content.write(data)
 
     def commit(self) -> int:
         """Make the file appear; its mode."""
         try:
+            self._content.finish()
             if self._partial is None:
                 return self._overwrite()
             mode = self._take_over()
@@ -168,18 +203,20 @@ class Writer:
         partial, self._partial = self._partial, None
         if partial is not None:
             os.unlink(partial)
+            remove_empty(self._made)
 
     def _open(self) -> int:
         if self._old is not None and not stat.S_ISREG(self._old.st_mode):
             return os.memfd_create("upload")
         directory = os.path.dirname(self._path)
-        make_directories(directory)
+        make_directories(directory, made=self._made)
         # Not derived from the target's name, which may be as long as the file system allows.
         partial = os.path.join(directory, b".sandman-" + os.urandom(8).hex().encode())
         try:
             fd = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             if self._old is None or error.errno not in _CANNOT_CREATE:
+                remove_empty(self._made)
                 raise
             # Or fail now, before the body comes.
             os.close(os.open(self._path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY))

@@ -58,6 +58,16 @@ def mode(value: bytes | None) -> int | None:
     return int(value, 8)
 
 
+def limit(options: dict[str, bytes]) -> int | None:
+    """The option `max_bytes`."""
+    value = options.get("max_bytes")
+    if value is None:
+        return None
+    if not value.isdigit() or len(value) > 18:
+        raise BadRequestError("max_bytes must be a number", field="max_bytes")
+    return int(value)
+
+
 def flag(options: dict[str, bytes], name: str) -> bool:
     """An option that is 0 or 1; absent: 0."""
     value = options.get(name, b"0")

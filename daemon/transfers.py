@@ -11,7 +11,7 @@ from daemon.exchange import CallerGoneError, Response
 from daemon.files import Writer, open_for_reading, remove
 from daemon.replies import dump
 from sandman import names
-from sandman.errors import BadRequestError
+from sandman.errors import BadRequestError, TooLargeError
 
 if TYPE_CHECKING:
     from daemon.exchange import Exchange
@@ -31,11 +31,12 @@ class Transfers:
 
     def get(self, exchange: Exchange) -> None:
         """Send a file, or with HEAD what would be sent."""
-        asked = paths.take(exchange, self._sandbox)
+        asked = paths.take(exchange, self._sandbox, "max_bytes")
+        limit = paths.limit(asked.options)
         with asked.acting():
             fd, found = open_for_reading(asked.path)
             try:
-                _send(exchange, fd, found)
+                _send(exchange, fd, found, limit)
             finally:
                 os.close(fd)
 
@@ -82,16 +83,16 @@ def _receive(exchange: Exchange, writer: Writer, wanted: bytes | None) -> dict[s
     return {"size": size, "sha256": found}
 
 
-def _send(exchange: Exchange, fd: int, found: os.stat_result) -> None:
+def _send(exchange: Exchange, fd: int, found: os.stat_result, limit: int | None) -> None:
     mode = f"{stat.S_IMODE(found.st_mode):04o}"
     headers = [("Sandman-Mode", mode), ("Accept-Ranges", "bytes")]
     early = _read_up_to(fd, _SMALL_BYTES + 1)
     if len(early) <= _SMALL_BYTES:
-        _send_range(exchange, headers, len(early), early, None)
+        _send_range(exchange, headers, len(early), early, limit)
     elif found.st_size > _SMALL_BYTES:
-        _send_range(exchange, headers, found.st_size, b"", fd)
+        _send_range(exchange, headers, found.st_size, fd, limit)
     else:
-        _stream(exchange, headers, early, fd)
+        _stream(exchange, headers, early, fd, limit)
 
 
 def _read_up_to(fd: int, most: int) -> bytes:
@@ -102,10 +103,23 @@ def _read_up_to(fd: int, most: int) -> bytes:
     return b"".join(pieces)
 
 
+def _check_limit(size: int, limit: int | None) -> None:
+    if limit is not None and size > limit:
+        raise TooLargeError(
+            f"{size} bytes are over the limit of {limit} that the call sets",
+            field="max_bytes",
+            facts={"limit": limit, "size": size},
+        )
+
+
 def _send_range(
-    exchange: Exchange, headers: list[tuple[str, str]], size: int, content: bytes, fd: int | None
+    exchange: Exchange,
+    headers: list[tuple[str, str]],
+    size: int,
+    source: bytes | int,
+    limit: int | None,
 ) -> None:
-    """Send a file of known size, or the part of it that is asked for."""
+    """Send a file of known size, or the part of it that is asked for. `source`: it, or its descriptor."""
     asked = parse_range(exchange.head.headers.get("range"), size)
     status, start, end = 200, 0, size
     if asked is not None:
@@ -118,13 +132,15 @@ def _send_range(
             exchange.respond(Response(416, body, names.MEDIA_PROBLEM, tuple(headers)))
             return
         headers.append(("Content-Range", f"bytes {start}-{end - 1}/{size}"))
+    _check_limit(end - start, limit)
     headers.append(("Content-Type", names.MEDIA_BYTES))
-    if fd is None or exchange.head.method == "HEAD":
+    if isinstance(source, bytes) or exchange.head.method == "HEAD":
+        content = source[start:end] if isinstance(source, bytes) else b""
         headers.append(("Content-Length", str(end - start)))
-        exchange.respond(Response(status, content[start:end], None, tuple(headers)))
+        exchange.respond(Response(status, content, None, tuple(headers)))
         return
     exchange.begin(status, headers, end - start)
-    _sendfile(exchange, fd, start, end)
+    _sendfile(exchange, source, start, end)
     exchange.end()
 
 
@@ -163,8 +179,16 @@ def _sendfile(exchange: Exchange, fd: int, start: int, end: int) -> None:
         start += sent
 
 
-def _stream(exchange: Exchange, headers: list[tuple[str, str]], early: bytes, fd: int) -> None:
-    """Send a file whose size nobody knows."""
+def _stream(
+    exchange: Exchange,
+    headers: list[tuple[str, str]],
+    early: bytes,
+    fd: int,
+    limit: int | None,
+) -> None:
+    """Send a file whose size nobody knows. One that turns out to be over the limit breaks off."""
+    _check_limit(len(early), limit)
+    sent = 0
     headers.append(("Content-Type", names.MEDIA_BYTES))
     exchange.begin(200, headers, None)
     piece = early
@@ -172,7 +196,10 @@ def _stream(exchange: Exchange, headers: list[tuple[str, str]], early: bytes, fd
         if exchange.head.method == "HEAD":
             break
         exchange.send(http1.encode_chunk(piece))
+        sent += len(piece)
         piece = os.read(fd, config.CHUNK_BYTES)
+        if limit is not None and sent + len(piece) > limit:
+            raise CallerGoneError("the file is over the limit that the call sets")
     else:
         exchange.send(http1.LAST_CHUNK)
     exchange.end()

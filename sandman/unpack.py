@@ -12,9 +12,9 @@ import errno
 import json
 import os
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from sandman import tar
+from sandman import sparse, tar
 from sandman.descent import Descent, Policy, finish, refusal
 from sandman.errors import BadRequestError, TooLargeError
 from sandman.pack import MAX_TOLD, Skips
@@ -35,6 +35,16 @@ class UnpackError(Exception):
         self.error = error
 
 
+class _File(NamedTuple):
+    """A file on its way. `directory`: the descriptor of the one it is in."""
+
+    fd: int
+    directory: int
+    name: bytes
+    member: tar.Member
+    content: sparse.Writer
+
+
 class Unpacker:
     """Takes a tar in pieces. Close it: an unfinished file is removed then.
 
@@ -49,7 +59,7 @@ class Unpacker:
         self._policy = policy
         self._reader = tar.Reader()
         self._descent = Descent(path, policy)
-        self._file: tuple[int, int, bytes, tar.Member] | None = None
+        self._file: _File | None = None
         self.members = 0
         self.bytes = 0
         """Of the files' content."""
@@ -90,7 +100,8 @@ class Unpacker:
                     self._check_limit(item)
                     self._begin(item)
                 elif self._file is not None:
-                    self._write(self._file[0], item)
+                    self.bytes += len(item)
+                    self._file.content.write(item)
             if self._reader.left == 0:
                 self._end_file()
         except OSError as error:
@@ -124,10 +135,9 @@ class Unpacker:
     def close(self) -> None:
         """Let go of everything."""
         if self._file is not None:
-            fd, directory, name, _ = self._file
-            self._file = None
-            os.close(fd)
-            _unlink(name, directory)
+            file, self._file = self._file, None
+            os.close(file.fd)
+            _unlink(file.name, file.directory)
         self._descent.close()
 
     # --- members ---
@@ -197,7 +207,7 @@ class Unpacker:
             fd = os.open(name, _NEW, 0o600, dir_fd=directory)
         except FileExistsError:
             fd = self._open_over(directory, name)
-        self._file = (fd, directory, name, member)
+        self._file = _File(fd, directory, name, member, sparse.Writer(fd))
 
     def _open_over(self, directory: int, name: bytes) -> int:
         """In place of what is there; written over only where it cannot be taken away: a mount."""
@@ -209,18 +219,13 @@ class Unpacker:
             return os.open(name, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW, dir_fd=directory)
         return os.open(name, _NEW, 0o600, dir_fd=directory)
 
-    def _write(self, fd: int, piece: memoryview) -> None:
-        self.bytes += len(piece)
-        while piece:
-            piece = piece[os.write(fd, piece) :]
-
     def _end_file(self) -> None:
         if self._file is None:
             return
-        fd, _, _, member = self._file
-        finish(fd, member, self._policy)
-        self._file = None
-        os.close(fd)
+        self._file.content.finish()
+        finish(self._file.fd, self._file.member, self._policy)
+        file, self._file = self._file, None
+        os.close(file.fd)
         self.members += 1
 
     def _symlink(self, directory: int, name: bytes, member: tar.Member, parts: list[bytes]) -> None:

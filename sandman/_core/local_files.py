@@ -7,6 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
+from sandman import sparse
+
 
 def open_to_read(path: str | os.PathLike[str]) -> tuple[IO[bytes], int, int]:
     """A local file: open for reading, its size in bytes and its permission bits."""
@@ -20,21 +22,28 @@ class Part:
 
     def __init__(self, target: Path) -> None:
         self._target = target
-        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        self._file = os.fdopen(descriptor, "wb")
+        # Not derived from the target's name, which may be as long as the file system allows.
+        self._fd, name = tempfile.mkstemp(prefix=".sandman-", dir=target.parent)
+        self._content = sparse.Writer(self._fd)
         self._path = Path(name)
 
     def write(self, data: bytes) -> None:
         """Append bytes."""
-        self._file.write(data)
+        self._content.write(data)
 
     def finish(self, mode: int) -> None:
         """Put it in the target's place, with these permission bits."""
-        self._file.close()
+        self._content.finish()
+        self._close()
         self._path.chmod(mode)
         self._path.replace(self._target)
 
     def close(self) -> None:
         """Remove what was not finished."""
-        self._file.close()
+        self._close()
         self._path.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 from urllib.parse import quote
 
 from sandman import names
@@ -24,10 +25,11 @@ from sandman.errors import (
     IsADirectoryPathError,
     NotADirectoryPathError,
     PathNotFoundError,
+    TooLargeError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from sandman._sync.trees import Progress
 
@@ -35,6 +37,41 @@ Info = TypeVar("Info", EntryInfo, TreeInfo)
 User = str | int | None
 Remote = str | os.PathLike[str]
 """A path in the sandbox: absolute, or relative to the working directory."""
+MAX_READ_BYTES = 1024**3
+"""Of a file that is read into the caller's memory: what runs in the sandbox may have made it any size."""
+
+
+class Bounded:
+    """A file's bytes as they come, and no more than were asked for: what sends them may be hostile."""
+
+    def __init__(self, answer: Answer, most: int | None, sandbox: str) -> None:
+        self._chunks = answer.chunks
+        self._left = most
+        self._most = most
+        self._sandbox = sandbox
+        self.mode = int(answer.response.headers.get("sandman-mode", "0644"), 8) & 0o777
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        chunk = next(self._chunks)
+        if self._left is not None:
+            self._left -= len(chunk)
+            if self._left < 0:
+                raise TooLargeError(
+                    f"the file is over the limit of {self._most} bytes",
+                    sandbox=self._sandbox,
+                    facts={"limit": self._most},
+                )
+        return chunk
+
+    def read(self) -> bytes:
+        """All of them."""
+        parts = []
+        while (part := next(self, None)) is not None:
+            parts.append(part)
+        return b"".join(parts)
 
 
 class Files:
@@ -52,18 +89,32 @@ class Files:
         self._sandbox = sandbox
         self._path = path
 
-    def read(self, path: Remote, *, user: User = None) -> bytes:
-        """The file's bytes."""
-        with self._transport.open(self._call("GET", path, _user(user))) as answer:
-            return answer.read()
+    def read(
+        self, path: Remote, *, max_bytes: int | None = MAX_READ_BYTES, user: User = None
+    ) -> bytes:
+        """The file's bytes.
 
-    def read_text(self, path: Remote, *, errors: str = "strict", user: User = None) -> str:
+        Raises:
+            TooLargeError: more than `max_bytes` (1 GiB; None: no limit). Nothing is sent then.
+        """
+        with self._open(path, max_bytes, user) as chunks:
+            return chunks.read()
+
+    def read_text(
+        self,
+        path: Remote,
+        *,
+        errors: str = "strict",
+        max_bytes: int | None = MAX_READ_BYTES,
+        user: User = None,
+    ) -> str:
         """The file as UTF-8; line ends stay as they are.
 
         Raises:
             UnicodeDecodeError: it is not UTF-8, with `errors="strict"`.
+            TooLargeError: more than `max_bytes`, as of `read`.
         """
-        return (self.read(path, user=user)).decode("utf-8", errors)
+        return (self.read(path, max_bytes=max_bytes, user=user)).decode("utf-8", errors)
 
     def write(
         self,
@@ -108,15 +159,22 @@ class Files:
         finally:
             file.close()
 
-    def download(self, path: Remote, local: str | os.PathLike[str], *, user: User = None) -> None:
+    def download(
+        self,
+        path: Remote,
+        local: str | os.PathLike[str],
+        *,
+        max_bytes: int | None = MAX_BYTES,
+        user: User = None,
+    ) -> None:
         """Copy one file out of the sandbox, whole or not at all, with its permission bits.
 
         Raises:
             OSError: the local file cannot be written.
+            TooLargeError: more than `max_bytes` (16 GiB; None: no limit).
         """
-        with self._transport.open(self._call("GET", path, _user(user))) as answer:
-            mode = int(answer.response.headers.get("sandman-mode", "0644"), 8)
-            _save(answer, Path(local), mode & 0o777)
+        with self._open(path, max_bytes, user) as chunks:
+            _save(chunks, Path(local))
 
     def upload_dir(
         self,
@@ -244,6 +302,12 @@ class Files:
         except IsADirectoryPathError:
             return True
 
+    @contextmanager
+    def _open(self, path: Remote, max_bytes: int | None, user: User) -> Iterator[Bounded]:
+        query = _user(user) + ("" if max_bytes is None else f"&max_bytes={max_bytes}")
+        with self._transport.open(self._call("GET", path, query)) as answer:
+            yield Bounded(answer, max_bytes, self._sandbox)
+
     def _put(self, path: Remote, source: Source, mode: int | None, user: User) -> FileInfo:
         query = _user(user) + ("" if mode is None else f"&mode={mode:04o}")
         if (whole := source.whole) is not None:
@@ -296,12 +360,12 @@ def _as(user: User) -> dict[str, object]:
     return {} if user is None else {"user": user}
 
 
-def _save(answer: Answer, local: Path, mode: int) -> None:
+def _save(chunks: Bounded, local: Path) -> None:
     """Write beside the target, then put it in place: nobody sees half a file."""
     part = local_files.Part(local)
     try:
-        for chunk in answer.chunks:
+        for chunk in chunks:
             anyio.to_thread.run_sync(part.write, chunk)
-        anyio.to_thread.run_sync(part.finish, mode)
+        anyio.to_thread.run_sync(part.finish, chunks.mode)
     finally:
         part.close()

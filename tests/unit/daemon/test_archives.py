@@ -537,7 +537,7 @@ def test_54_a_full_disk_and_a_mounted_file(daemon: Daemon, tmp_path: Path) -> No
         assert put(daemon, tiny, made(tar.Member(b"mounted", size=3), b"new")).status_code == 200
         assert (tmp_path / "inner").read_text() == "new"
         big = tar.Member(b"big", size=2 * MIB)
-        found = problem(put(daemon, tiny, made(big, bytes(2 * MIB))))
+        found = problem(put(daemon, tiny, made(big, b"x" * 2 * MIB)))
         assert (found["reason"], found["cause"]) == ("no_space", "sandbox")
         assert names_in(tiny) == ["mounted"]
         cut = made(tar.Member(b"mounted", size=3), b"new")[:514]

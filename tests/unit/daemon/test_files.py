@@ -283,7 +283,7 @@ def test_36_a_bind_mounted_file_is_overwritten_in_place(daemon: Daemon, mounted:
 def test_54_a_full_disk_is_told_and_left_as_it_was(daemon: Daemon, mounted: Path) -> None:
     tiny = mounted / "tiny"
     (tiny / "x").write_text("old")
-    found = problem(daemon.put(tiny / "x", bytes(2 * 1024 * 1024)))
+    found = problem(daemon.put(tiny / "x", b"x" * 2 * 1024 * 1024))
     assert (found["status"], found["reason"], found["cause"]) == (507, "no_space", "sandbox")
     assert (tiny / "x").read_text() == "old"
     assert names_in(tiny) == ["x"]
