@@ -40,8 +40,11 @@ MAX_READ_BYTES = 1024**3
 """Of a file that is read into the caller's memory: what runs in the sandbox may have made it any size."""
 
 
-class Bounded:
-    """A file's bytes as they come, and no more than were asked for: what sends them may be hostile."""
+class FileStream:
+    """A file's bytes as they come, and no more than were asked for: what sends them may be hostile.
+
+    `mode`: its permission bits.
+    """
 
     def __init__(self, answer: Answer, most: int | None, sandbox: str) -> None:
         self._chunks = answer.chunks
@@ -96,7 +99,7 @@ class Files:
         Raises:
             TooLargeError: more than `max_bytes` (1 GiB; None: no limit). Nothing is sent then.
         """
-        async with self._open(path, max_bytes, user) as chunks:
+        async with self.stream(path, max_bytes=max_bytes, user=user) as chunks:
             return await chunks.read()
 
     async def read_text(
@@ -114,6 +117,19 @@ class Files:
             TooLargeError: more than `max_bytes`, as of `read`.
         """
         return (await self.read(path, max_bytes=max_bytes, user=user)).decode("utf-8", errors)
+
+    @asynccontextmanager
+    async def stream(
+        self, path: Remote, *, max_bytes: int | None = None, user: User = None
+    ) -> AsyncIterator[FileStream]:
+        """The file's bytes as they come: `async with files.stream(path) as f: async for data in f: …`.
+
+        Raises:
+            TooLargeError: more than `max_bytes`, before the first of them where the size is known.
+        """
+        query = _user(user) + ("" if max_bytes is None else f"&max_bytes={max_bytes}")
+        async with self._transport.open(self._call("GET", path, query)) as answer:
+            yield FileStream(answer, max_bytes, self._sandbox)
 
     async def write(
         self,
@@ -172,7 +188,7 @@ class Files:
             OSError: the local file cannot be written.
             TooLargeError: more than `max_bytes` (16 GiB; None: no limit).
         """
-        async with self._open(path, max_bytes, user) as chunks:
+        async with self.stream(path, max_bytes=max_bytes, user=user) as chunks:
             await _save(chunks, Path(local))
 
     async def upload_dir(
@@ -301,14 +317,6 @@ class Files:
         except IsADirectoryPathError:
             return True
 
-    @asynccontextmanager
-    async def _open(
-        self, path: Remote, max_bytes: int | None, user: User
-    ) -> AsyncIterator[Bounded]:
-        query = _user(user) + ("" if max_bytes is None else f"&max_bytes={max_bytes}")
-        async with self._transport.open(self._call("GET", path, query)) as answer:
-            yield Bounded(answer, max_bytes, self._sandbox)
-
     async def _put(self, path: Remote, source: Source, mode: int | None, user: User) -> FileInfo:
         query = _user(user) + ("" if mode is None else f"&mode={mode:04o}")
         if (whole := source.whole) is not None:
@@ -361,7 +369,7 @@ def _as(user: User) -> dict[str, object]:
     return {} if user is None else {"user": user}
 
 
-async def _save(chunks: Bounded, local: Path) -> None:
+async def _save(chunks: FileStream, local: Path) -> None:
     """Write beside the target, then put it in place: nobody sees half a file."""
     part = local_files.Part(local)
     try:

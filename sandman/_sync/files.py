@@ -41,8 +41,11 @@ MAX_READ_BYTES = 1024**3
 """Of a file that is read into the caller's memory: what runs in the sandbox may have made it any size."""
 
 
-class Bounded:
-    """A file's bytes as they come, and no more than were asked for: what sends them may be hostile."""
+class FileStream:
+    """A file's bytes as they come, and no more than were asked for: what sends them may be hostile.
+
+    `mode`: its permission bits.
+    """
 
     def __init__(self, answer: Answer, most: int | None, sandbox: str) -> None:
         self._chunks = answer.chunks
@@ -97,7 +100,7 @@ class Files:
         Raises:
             TooLargeError: more than `max_bytes` (1 GiB; None: no limit). Nothing is sent then.
         """
-        with self._open(path, max_bytes, user) as chunks:
+        with self.stream(path, max_bytes=max_bytes, user=user) as chunks:
             return chunks.read()
 
     def read_text(
@@ -115,6 +118,19 @@ class Files:
             TooLargeError: more than `max_bytes`, as of `read`.
         """
         return (self.read(path, max_bytes=max_bytes, user=user)).decode("utf-8", errors)
+
+    @contextmanager
+    def stream(
+        self, path: Remote, *, max_bytes: int | None = None, user: User = None
+    ) -> Iterator[FileStream]:
+        """The file's bytes as they come: `with files.stream(path) as f: for data in f: …`.
+
+        Raises:
+            TooLargeError: more than `max_bytes`, before the first of them where the size is known.
+        """
+        query = _user(user) + ("" if max_bytes is None else f"&max_bytes={max_bytes}")
+        with self._transport.open(self._call("GET", path, query)) as answer:
+            yield FileStream(answer, max_bytes, self._sandbox)
 
     def write(
         self,
@@ -173,7 +189,7 @@ class Files:
             OSError: the local file cannot be written.
             TooLargeError: more than `max_bytes` (16 GiB; None: no limit).
         """
-        with self._open(path, max_bytes, user) as chunks:
+        with self.stream(path, max_bytes=max_bytes, user=user) as chunks:
             _save(chunks, Path(local))
 
     def upload_dir(
@@ -302,12 +318,6 @@ class Files:
         except IsADirectoryPathError:
             return True
 
-    @contextmanager
-    def _open(self, path: Remote, max_bytes: int | None, user: User) -> Iterator[Bounded]:
-        query = _user(user) + ("" if max_bytes is None else f"&max_bytes={max_bytes}")
-        with self._transport.open(self._call("GET", path, query)) as answer:
-            yield Bounded(answer, max_bytes, self._sandbox)
-
     def _put(self, path: Remote, source: Source, mode: int | None, user: User) -> FileInfo:
         query = _user(user) + ("" if mode is None else f"&mode={mode:04o}")
         if (whole := source.whole) is not None:
@@ -360,7 +370,7 @@ def _as(user: User) -> dict[str, object]:
     return {} if user is None else {"user": user}
 
 
-def _save(chunks: Bounded, local: Path) -> None:
+def _save(chunks: FileStream, local: Path) -> None:
     """Write beside the target, then put it in place: nobody sees half a file."""
     part = local_files.Part(local)
     try:

@@ -3,65 +3,103 @@
 from __future__ import annotations
 
 import posixpath
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from sandman.cli.command import uid_or_name
 from sandman.errors import IsADirectoryPathError
 
 if TYPE_CHECKING:
     from sandman.cli.session import Session
-    from sandman.sync import Sandbox, TreeInfo
+    from sandman.sync import Files, TreeInfo
+
+STANDARD = "-"
+"""Standard input as a source, standard output as a target."""
+
+
+class Copy(NamedTuple):
+    """One copy: `here` is a local path or STANDARD, `there` a path in the sandbox."""
+
+    session: Session
+    files: Files
+    here: str
+    there: str
+    user: str | int | None
 
 
 @click.command()
 @click.argument("source")
 @click.argument("target")
+@click.option("-u", "--user", metavar="USER", help="Name or uid as whom files in it are touched.")
 @click.pass_obj
-def cp(session: Session, source: str, target: str) -> None:
+def cp(session: Session, source: str, target: str, user: str | None) -> None:
     """Copy a file, or a directory with all that is in it, between here and a sandbox.
 
-    One of SOURCE and TARGET is SANDBOX:PATH. A target that is a directory here, or ends in / there,
-    takes the copy under its own name.
+    One of SOURCE and TARGET is SANDBOX:PATH; the other is a path here, or - for standard input or
+    output, which take one file. A target that is a directory here, or ends in / there, takes the copy
+    under its own name.
     """
     there_from, there_to = _remote(source), _remote(target)
     if (there_from is None) == (there_to is None):
-        raise click.UsageError("exactly one of SOURCE and TARGET must be SANDBOX:PATH")
+        raise click.UsageError(
+            "exactly one of SOURCE and TARGET must be SANDBOX:PATH (a file here with a colon in its "
+            "name is ./NAME)"
+        )
+    sandbox, there = there_from or there_to or ("", "")
+    if not there:
+        raise click.UsageError(f"{sandbox}: needs a path after the colon")
+    here = target if there_to is None else source
+    if there_to is not None and here == STANDARD and there.endswith("/"):
+        raise click.UsageError(
+            "standard input has no name of its own: name the file in the sandbox"
+        )
     with session.client() as client:
-        if there_to is not None:
-            sandbox, path = there_to
-            path = path + Path(source).name if path.endswith("/") else path
-            _upload(session, client.attach(sandbox), source, path)
-        elif there_from is not None:
-            sandbox, path = there_from
-            local = Path(target)
-            local = local / posixpath.basename(path.rstrip("/")) if local.is_dir() else local
-            _download(session, client.attach(sandbox), path, local)
+        files = client.attach(sandbox).files
+        copy = Copy(session, files, here, there, uid_or_name(user))
+        (_download if there_to is None else _upload)(copy)
 
 
-def _upload(session: Session, box: Sandbox, source: str, path: str) -> None:
-    if Path(source).is_dir():
-        _tell_skipped(session, box.files.upload_dir(source, path))
+def _upload(copy: Copy) -> None:
+    if copy.here == STANDARD:
+        copy.files.write(copy.there, sys.stdin.buffer, user=copy.user)
+        return
+    here, there = Path(copy.here), copy.there
+    if there.endswith("/"):
+        there += here.resolve().name
+    if here.is_dir():
+        _tell(copy.session, copy.files.upload_dir(here, there, user=copy.user))
     else:
-        box.files.upload(source, path)
+        copy.files.upload(here, there, user=copy.user)
 
 
-def _download(session: Session, box: Sandbox, path: str, local: Path) -> None:
+def _download(copy: Copy) -> None:
+    if copy.here == STANDARD:
+        with copy.files.stream(copy.there, user=copy.user) as chunks:
+            for chunk in chunks:
+                sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()
+        return
+    here = Path(copy.here)
+    if here.is_dir():
+        here /= posixpath.basename(copy.there.rstrip("/"))
     try:
-        box.files.download(path, local)
+        copy.files.download(copy.there, here, user=copy.user)
     except IsADirectoryPathError:
-        _tell_skipped(session, box.files.download_dir(path, local))
+        _tell(copy.session, copy.files.download_dir(copy.there, here, user=copy.user))
 
 
-def _tell_skipped(session: Session, info: TreeInfo) -> None:
+def _tell(session: Session, info: TreeInfo) -> None:
     for name, why in info.skipped:
         session.say(f"skipped {name!r}: {why}")
     if info.skipped_count > len(info.skipped):
         session.say(f"skipped {info.skipped_count} in all")
+    session.say(f"copied {info.members} files and directories, {info.bytes} bytes")
 
 
 def _remote(text: str) -> tuple[str, str] | None:
     """Sandbox and path, when the text is SANDBOX:PATH; ./a:b is a file here."""
     sandbox, colon, path = text.partition(":")
-    return (sandbox, path) if colon and sandbox and path and "/" not in sandbox else None
+    return (sandbox, path) if colon and sandbox and "/" not in sandbox else None

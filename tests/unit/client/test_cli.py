@@ -164,6 +164,9 @@ def test_an_error_that_may_pass_says_so(cli, gateway: FakeGateway) -> None:
         (["release", "a", "--run", "r"], "give either ids"),
         (["cp", "a", "b"], "exactly one"),
         (["cp", "a:b", "c:d"], "exactly one"),
+        (["cp", "-", "-"], "exactly one"),
+        (["cp", "a", "box:"], "needs a path"),
+        (["cp", "-", "box:d/"], "no name of its own"),
     ],
 )
 def test_wrong_usage_is_2(cli, arguments: list[str], says: str) -> None:
@@ -219,6 +222,40 @@ def test_cp_there_and_back(cli, gateway: FakeGateway, tmp_path) -> None:
     assert (absent.exit_code, "path_not_found" in absent.stderr) == (125, True)
 
 
+def test_cp_by_standard_input_and_output(cli, gateway: FakeGateway, tmp_path) -> None:
+    cli("run", "--keep", "true")
+    (box,) = gateway.sandboxes
+    data = bytes(range(256)) * 3000
+    assert cli("cp", "-", f"{box}:f", input=data).exit_code == 0
+    out = cli("cp", f"{box}:f", "-")
+    assert (out.exit_code, out.stdout_bytes, out.stderr) == (0, data, "")
+    empty = cli("cp", "-", f"{box}:empty")
+    assert (empty.exit_code, cli("cp", f"{box}:empty", "-").stdout_bytes) == (0, b"")
+    (tmp_path / "d").mkdir()
+    assert cli("cp", tmp_path / "d", f"{box}:d").exit_code == 0
+    directory = cli("cp", f"{box}:d", "-")
+    assert (directory.exit_code, "is_a_directory" in directory.stderr) == (125, True)
+
+
+def test_cp_as_somebody(cli, gateway: FakeGateway, tmp_path) -> None:
+    cli("run", "--keep", "true")
+    (box,) = gateway.sandboxes
+    (tmp_path / "f").write_text("x")
+    (tmp_path / "d").mkdir()
+    for arguments in (
+        (tmp_path / "f", f"{box}:f"),
+        (f"{box}:f", tmp_path / "g"),
+        (f"{box}:f", "-"),
+        ("-", f"{box}:h"),
+        (tmp_path / "d", f"{box}:d"),
+        (f"{box}:d", tmp_path / "e"),
+    ):
+        assert cli("cp", "--user", "agent", *arguments).exit_code == 0, arguments
+        assert gateway.requests[-1].query["user"] == "agent"
+    cli("cp", "-u", "7", tmp_path / "f", f"{box}:f")
+    assert gateway.requests[-1].query["user"] == "7"
+
+
 def test_cp_takes_directories(cli, gateway: FakeGateway, tmp_path) -> None:
     cli("run", "--keep", "true")
     (box,) = gateway.sandboxes
@@ -227,6 +264,7 @@ def test_cp_takes_directories(cli, gateway: FakeGateway, tmp_path) -> None:
     os.mkfifo(tmp_path / "tree" / "fifo")
     sent = cli("cp", tmp_path / "tree", f"{box}:d/")
     assert (sent.exit_code, "skipped 'f': fifo" in sent.stderr) == (0, True)
+    assert "copied 2 files and directories, 1 bytes" in sent.stderr
     assert cli("-q", "cp", tmp_path / "tree", f"{box}:e").stderr == ""
     (tmp_path / "in").mkdir()
     assert cli("cp", f"{box}:d/tree/", tmp_path / "in").exit_code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import stat
 import tarfile
@@ -66,6 +67,19 @@ async def test_an_owner_is_asked_for(gateway: FakeGateway, tmp_path) -> None:
         assert gateway.requests[-1].query == {"path": "d", "user": "agent"}
         await box.files.write("f", b"")
         assert "user" not in gateway.requests[-1].query
+        for call in (
+            lambda: box.files.read("f", user=7), lambda: box.files.read_text("f", user=7),
+            lambda: box.files.download("f", tmp_path / "g", user=7),
+            lambda: box.files.download_dir("d", tmp_path / "e", user=7), lambda: box.files.stat("f", user=7),
+            lambda: box.files.list("d", user=7), lambda: box.files.exists("f", user=7),
+            lambda: box.files.exists("no", user=7), lambda: box.files.delete("f", user=7),
+        ):  # fmt: skip
+            await call()
+            assert gateway.requests[-1].query["user"] == "7"
+        await box.files.mkdir("m", user=7)
+        assert json.loads(gateway.requests[-1].body)["user"] == 7
+        await box.files.move("m", "n", user="agent")
+        assert json.loads(gateway.requests[-1].body)["user"] == "agent"
 
 
 @on_backends

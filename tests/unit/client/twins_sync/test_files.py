@@ -56,6 +56,41 @@ def test_modes(gateway: FakeGateway) -> None:
         assert (box.files.write("f", b"x")).mode == 0o4755
 
 
+def test_no_more_is_read_than_was_asked_for(gateway: FakeGateway, tmp_path) -> None:
+    """Told to the sandbox, and kept here, too: this gateway does not listen."""
+    with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        box.files.write("f", ALL * 4)
+        assert box.files.read("f", max_bytes=1024) == ALL * 4
+        assert gateway.requests[-1].query["max_bytes"] == "1024"
+        for call in (box.files.read, box.files.read_text):
+            with pytest.raises(errors.TooLargeError, match="limit of 1023") as caught:
+                call("f", max_bytes=1023)
+            assert (caught.value.sandbox, caught.value.facts) == (box.id, {"limit": 1023})
+        with pytest.raises(errors.TooLargeError):
+            box.files.download("f", tmp_path / "f", max_bytes=1023)
+        assert list(tmp_path.iterdir()) == []
+        assert box.files.read("f", max_bytes=None) == ALL * 4
+        assert "max_bytes" not in gateway.requests[-1].query
+        parts = b""
+        with box.files.stream("f") as chunks:
+            for chunk in chunks:
+                parts += chunk
+        assert (parts, chunks.mode) == (ALL * 4, 0o644)
+
+
+def test_a_local_name_may_be_as_long_as_any(gateway: FakeGateway, tmp_path) -> None:
+    local = tmp_path / ("n" * 255)
+    local.write_bytes(b"x")
+    with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        box.files.upload(local, local.name)
+        box.files.write("holes", bytes(1024 * 1024))
+        box.files.download(local.name, local)
+        box.files.download("holes", tmp_path / "holes")
+    assert local.read_bytes() == b"x"
+    assert (tmp_path / "holes").stat().st_size == 1024 * 1024
+    assert (tmp_path / "holes").stat().st_blocks == 0
+
+
 def test_odd_names(gateway: FakeGateway) -> None:
     with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
         for name in (
