@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import stat
+import subprocess
 import tarfile
 import tempfile
 import threading
@@ -204,6 +205,31 @@ def test_33_root_on_demand_where_the_claim_names_a_user(
     assert owner(home / "home" / "y") == 0
     # A thread serves one connection: it is the daemon again after each call.
     assert claimed.sh("id -u", user="root").stdout == b"0\n"
+
+
+def test_54_a_full_disk_and_a_mounted_file_as_the_user(daemon: Daemon, home: Path) -> None:
+    tiny = home / "tiny"
+    tiny.mkdir()
+    options = f"size=1m,uid={UID},mode=755"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", tiny], check=True)
+    (home / "inner").write_text("old")
+    (tiny / "hosts").touch()
+    subprocess.run(["mount", "--bind", home / "inner", tiny / "hosts"], check=True)
+    try:
+        found = problem(daemon.put(tiny / "a" / "x", b"x" * 2**21, user=str(UID)))
+        assert found["reason"] == "no_space"
+        assert put_archive(daemon, tiny, packed(x=b"x" * 2**21)) == "no_space"
+        assert names_in(tiny) == ["hosts"]
+        # As /etc/hosts in a pod: root's, and a mount of its own, so that it can only be written over.
+        assert problem(daemon.put(tiny / "hosts", b"new", user=str(UID)))["reason"] == "path_denied"
+        assert (home / "inner").read_text() == "old"
+        os.chown(home / "inner", UID, UID)
+        assert daemon.put(tiny / "hosts", b"new", user=str(UID)).status_code == 200
+        assert (home / "inner").read_text() == "new"
+        assert names_in(tiny) == ["hosts"]
+    finally:
+        subprocess.run(["umount", tiny / "hosts"], check=True)
+        subprocess.run(["umount", tiny], check=True)
 
 
 def test_33_groups_count_as_for_commands(daemon: Daemon, home: Path) -> None:

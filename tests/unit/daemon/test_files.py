@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from tests.unit.daemon.harness import Daemon, head, names_in, problem, read_all, wait_until
@@ -201,6 +202,16 @@ def test_36_odd_names(daemon: Daemon, tmp_path: Path, name: str) -> None:
     assert (deleted.status_code, deleted.content) == (204, b"")
 
 
+def test_36_names_as_long_as_may_be(daemon: Daemon, tmp_path: Path) -> None:
+    path = tmp_path / ("ü" * 127 + "x")
+    assert len(os.fsencode(path.name)) == 255
+    assert daemon.put(path, b"x").status_code == 200
+    assert daemon.put(path, b"xy").status_code == 200
+    assert daemon.get(path).content == b"xy"
+    assert problem(daemon.put(tmp_path / ("n" * 256), b"x"))["reason"] == "bad_request"
+    assert names_in(tmp_path) == [path.name]
+
+
 def test_36_names_that_are_no_text(daemon: Daemon, tmp_path: Path) -> None:
     target = f"/v1/files?path={tmp_path}/%FF%fe"
     request = head("PUT", target, "Content-Length: 1", "Connection: close") + b"x"
@@ -301,6 +312,71 @@ def test_36_a_writable_file_in_a_read_only_directory(daemon: Daemon, mounted: Pa
         assert problem(daemon.put(tiny / "y", b"no"))["reason"] == "path_denied"
     finally:
         subprocess.run(["umount", tiny / "x"], check=True)
+
+
+@needs_root
+def test_54_a_full_disk_leaves_no_directories_either(daemon: Daemon, mounted: Path) -> None:
+    tiny = mounted / "tiny"
+    (tiny / "kept").mkdir()
+    found = problem(daemon.put(tiny / "kept" / "a" / "b" / "x", b"x" * 2 * 1024 * 1024))
+    assert found["reason"] == "no_space"
+    assert names_in(tiny / "kept") == []
+    assert problem(daemon.put(tiny / "new" / ("n" * 256) / "x", b""))["reason"] == "bad_request"
+    assert names_in(tiny) == ["kept"]
+
+
+def test_30_a_body_that_does_not_come_leaves_no_directories(daemon: Daemon, tmp_path: Path) -> None:
+    found = problem(daemon.put(tmp_path / "a" / "b" / "c", b"x", sha256="0" * 64))
+    assert found["field"] == "sha256"
+    assert names_in(tmp_path) == []
+
+
+def test_54_what_is_kept_in_memory_first_is_bounded(daemon: Daemon) -> None:
+    block = bytes(1024 * 1024)
+    found = problem(daemon.put("/dev/null", (block for _ in range(65))))
+    assert (found["status"], found["facts"]) == (413, {"limit": 64 * 1024 * 1024})
+    assert daemon.put("/dev/null", (block for _ in range(64))).status_code == 200
+
+
+def test_32_more_than_the_caller_takes_is_refused_at_the_source(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    for size in (10, 100_000):
+        (tmp_path / "x").write_bytes(b"x" * size)
+
+        def get(most: object, **headers: str) -> httpx.Response:
+            params = {"path": str(tmp_path / "x"), "max_bytes": str(most)}
+            return daemon.client.get("/v1/files", params=params, headers=headers)
+
+        assert get(size).content == b"x" * size
+        found = problem(get(size - 1))
+        assert (found["status"], found["reason"], found["field"]) == (413, "too_large", "max_bytes")
+        assert found["facts"] == {"limit": size - 1, "size": size}
+        assert get(5, Range="bytes=2-6").content == b"x" * 5
+        assert problem(get(4, Range="bytes=2-6"))["reason"] == "too_large"
+        for wrong in ("", "-1", "x", "1" * 19):
+            assert problem(get(wrong))["field"] == "max_bytes"
+
+
+def test_32_a_size_that_nobody_knows_is_bounded_all_the_same(daemon: Daemon) -> None:
+    symbols = "/proc/kallsyms"
+    whole = len(daemon.get(symbols).content)
+    assert whole > 200_000
+
+    def get(most: int) -> bytes:
+        data = b""
+        params = {"path": symbols, "max_bytes": str(most)}
+        with daemon.client.stream("GET", "/v1/files", params=params) as response:
+            if response.status_code != 200:
+                return b"refused"
+            for piece in response.iter_raw():
+                data += piece
+        return data
+
+    assert len(get(whole)) == whole
+    assert get(1000) == b"refused"
+    with pytest.raises(httpx.RemoteProtocolError):
+        get(150_000)
 
 
 def test_delete(daemon: Daemon, tmp_path: Path) -> None:
