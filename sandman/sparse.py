@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 
-_HOLE_BYTES = 4096
-"""Shorter runs are not worth a call: a file system keeps whole blocks."""
 _STEP_BYTES = 64 * 1024
 """Zeros are looked for in so many bytes at a time."""
 _ZEROS = bytes(_STEP_BYTES)
@@ -52,7 +50,7 @@ class Writer:
 
 
 def _is_zeros(view: memoryview) -> bool:
-    if len(view) < _HOLE_BYTES or view[0] or view[-1] or view[len(view) // 2]:
+    if view[0] or view[-1] or view[len(view) // 2]:
         return False
     # As bytes: memoryviews are compared number by number.
     return bytes(view) == _ZEROS[: len(view)]
