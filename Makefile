@@ -47,7 +47,7 @@ lint: setup ## everything that reads the code without running it
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/mypy --explicit-package-bases scripts
+	$(VENV)/bin/mypy --explicit-package-bases scripts benchmarks
 	$(VENV)/bin/flake8-async --enable=$(ASYNC),ASYNC900 $$(find sandman gateway webhook -name '*.py')
 	$(VENV)/bin/flake8-async --enable=$(ASYNC) $$(find tests -name '*.py')
 	PYTHONPATH=. $(VENV)/bin/lint-imports

@@ -17,16 +17,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from daemon.runtime import interpreter, tree
 from sandman import names
+from sandman.sync import Client as SyncClient
 from tests.unit.daemon import harness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from sandman.sync import Files
     from tests.unit.daemon.harness import Daemon
 
 MIB = 1024 * 1024
@@ -99,6 +102,26 @@ class Bench:
         self._receive("GET", f"/v1/archive?path={self.tree}")
         return self.tree_bytes
 
+    # --- through a gateway ---
+
+    def ways_by(self, files: Files, pid: int) -> dict[str, Way]:
+        """The same by the client, through a gateway with TLS; what comes out lands at the target, too."""
+
+        def download() -> int:
+            files.download(self.big, self.target)
+            return BIG_MIB * MIB
+
+        return {
+            "upload": Way(lambda: files.upload(self.big, self.target).size, pid, "cp"),
+            "download": Way(download, pid, "cp"),
+            "upload_dir": Way(
+                lambda: files.upload_dir(self.tree, self.target).bytes, pid, "tar to tar"
+            ),
+            "download_dir": Way(
+                lambda: files.download_dir(self.tree, self.target).bytes, pid, "tar to tar"
+            ),
+        }
+
     def _send(self, method: str, target: str, file: Path) -> int:
         size = file.stat().st_size
         with self.daemon.connect() as sock, file.open("rb") as source:
@@ -120,30 +143,71 @@ class Bench:
         return total
 
 
-def measure(
-    bench: Bench, ways: dict[str, Callable[[], int]], rounds: int
-) -> dict[str, list[float]]:
-    """MB/s of each way in each round; the first round is not counted."""
-    found: dict[str, list[float]] = {name: [] for name in ways}
+class Way(NamedTuple):
+    """A way to move bytes: does it and tells how many; who serves it; what it is compared to."""
+
+    run: Callable[[], int]
+    pid: int | None = None
+    control: str | None = None
+
+
+class Sample(NamedTuple):
+    """One measurement: MB a second, and milliseconds of the server's processor time for each MB."""
+
+    speed: float
+    cpu: float
+
+
+def cpu_ms(pid: int | None) -> float:
+    """Processor time that the process has used."""
+    if pid is None:
+        return 0.0
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK")
+
+
+def measure(bench: Bench, ways: dict[str, Way], rounds: int) -> dict[str, list[Sample]]:
+    """Each way in each round; the first round is not counted."""
+    found: dict[str, list[Sample]] = {name: [] for name in ways}
     for number in range(rounds + 1):
         for name, way in ways.items():
             bench.clear()
-            started = time.perf_counter()
-            size = way()
-            speed = size / 1e6 / (time.perf_counter() - started)
+            used, started = cpu_ms(way.pid), time.perf_counter()
+            size = way.run() / 1e6
+            seconds = time.perf_counter() - started
             if number:
-                found[name].append(speed)
+                found[name].append(Sample(size / seconds, (cpu_ms(way.pid) - used) / size))
     return found
 
 
-def table(found: dict[str, list[float]], controls: dict[str, str]) -> str:
+@contextmanager
+def gateway() -> Iterator[tuple[Files, int]]:
+    """The files of a sandbox behind a gateway, and its pid. Its daemon is on a plain Python."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.gateway"],
+        cwd=harness.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        with SyncClient(told["url"], told["token"], ca=told["ca"]) as client:
+            yield client.attach(told["sandbox"]).files, process.pid
+        process.stdin.close()
+
+
+def table(found: dict[str, list[Sample]], ways: dict[str, Way]) -> str:
     """Markdown."""
-    lines = ["| way | MB/s, median | of its control |", "|---|---|---|"]
-    for name, speeds in found.items():
-        median = statistics.median(speeds)
-        control = controls.get(name)
-        ratio = f"{median / statistics.median(found[control]):.2f} of {control}" if control else ""
-        lines.append(f"| {name} | {median:.0f} | {ratio} |")
+    speeds = {
+        name: statistics.median(one.speed for one in samples) for name, samples in found.items()
+    }
+    lines = [
+        "| way | MB/s, median | of its control | server's ms of processor a MB |",
+        "|---|---|---|---|",
+    ]
+    for name, way in ways.items():
+        ratio = f"{speeds[name] / speeds[way.control]:.2f} of {way.control}" if way.control else ""
+        cpu = f"{statistics.median(one.cpu for one in found[name]):.2f}" if way.pid else ""
+        lines.append(f"| {name} | {speeds[name]:.0f} | {ratio} | {cpu} |")
     return "\n".join(lines)
 
 
@@ -153,6 +217,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--directory", type=Path, default=Path("/dev/shm"))
     parser.add_argument("--runtime", action="store_true", help="the daemon on its static Python")
+    parser.add_argument("--gateway", action="store_true", help="also by the client, through one")
     options = parser.parse_args()
     top = Path(tempfile.mkdtemp(prefix="sandman-bench-", dir=options.directory))
     program = None
@@ -163,17 +228,20 @@ def main() -> int:
     try:
         bench = Bench(top, daemon)
         idle = harness.peak_kib(daemon)
+        pid = daemon.pid
         ways = {
-            "cp": bench.cp, "PUT of a file": bench.put, "GET of a file": bench.get,
-            "output of a command": bench.stream, "tar to tar": bench.tar_to_tar,
-            "PUT of a directory": bench.archive_in, "GET of a directory": bench.archive_out,
-        }  # fmt: skip
-        found = measure(bench, ways, options.rounds)
-        controls = {
-            "PUT of a file": "cp", "GET of a file": "cp", "output of a command": "cp",
-            "PUT of a directory": "tar to tar", "GET of a directory": "tar to tar",
-        }  # fmt: skip
-        print(table(found, controls))
+            "cp": Way(bench.cp),
+            "PUT of a file": Way(bench.put, pid, "cp"),
+            "GET of a file": Way(bench.get, pid, "cp"),
+            "output of a command": Way(bench.stream, pid, "cp"),
+            "tar to tar": Way(bench.tar_to_tar),
+            "PUT of a directory": Way(bench.archive_in, pid, "tar to tar"),
+            "GET of a directory": Way(bench.archive_out, pid, "tar to tar"),
+        }
+        with gateway() if options.gateway else nullcontext() as there:
+            if there is not None:
+                ways.update(bench.ways_by(*there))
+            print(table(measure(bench, ways, options.rounds), ways))
         print(f"\npeak of the daemon: {harness.peak_kib(daemon) - idle} KiB over idle")
     finally:
         daemon.stop()

@@ -12,6 +12,7 @@ import sys
 import tempfile
 
 import trio
+import trio.testing
 
 from sandman import grants
 from tests.flow.conftest import KEYS, LocalDaemon, RealDaemonCluster, made_bed
@@ -29,7 +30,7 @@ async def serve() -> None:
         async with made_bed(RealDaemonCluster(daemon), daemon) as bed:
             made = await bed.allocate()
             with tempfile.NamedTemporaryFile() as ca:
-                ca.write(bed.ca.certificate)
+                ca.write(bed.ca.certificate)  # type: ignore[attr-defined]
                 ca.flush()
                 told = {
                     "url": bed.url,
