@@ -15,6 +15,7 @@ Lifespan messages are not sent: what lives as long as the server is started arou
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import signal
 import socket
@@ -27,9 +28,13 @@ import anyio.streams.tls
 import trio
 from anycorn.app_wrappers import ASGIWrapper
 from anycorn.config import Config
+from anycorn.protocol import h11 as http1
+from anycorn.protocol.events import Body, EndBody, Response, StreamClosed
+from anycorn.protocol.http_stream import ASGIHTTPState, HTTPStream
 from anycorn.tcp_server import TCPServer
 from anycorn.worker_context import WorkerContext
 
+from sandman import errors, names
 from sandman.service import asgi
 
 if TYPE_CHECKING:
@@ -212,6 +217,37 @@ class _SecureStream(anyio.streams.tls.TLSStream):
             await super().send(item)
         except anyio.EndOfStream as error:
             raise anyio.BrokenResourceError from error
+
+
+class _Request(HTTPStream):
+    """A request; what the server refuses by itself gets a body that says so, as all errors have.
+
+    A path whose percent-encoding is no UTF-8 is refused there, before the application sees it.
+    """
+
+    async def _send_error_response(self, status_code: int) -> None:
+        self.state = ASGIHTTPState.CLOSED
+        error: errors.SandmanError
+        if status_code >= 500:
+            error = errors.InternalError("nothing answered the request")
+        else:
+            error = errors.BadRequestError("the path of the request cannot be understood")
+        error.status = status_code
+        body = json.dumps(error.problem()).encode()
+        headers = [
+            (b"content-type", names.MEDIA_PROBLEM.encode()),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+        ]
+        number = self.stream_id
+        await self.send(Response(stream_id=number, headers=headers, status_code=status_code))
+        await self.send(Body(stream_id=number, data=body))
+        await self.send(EndBody(stream_id=number))
+        await self.send(StreamClosed(stream_id=number))
+
+
+# There is no other way to say which class is to be used.
+http1.HTTPStream = _Request  # type: ignore[attr-defined]
 
 
 class _Connection(TCPServer):

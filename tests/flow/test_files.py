@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from urllib.parse import quote
 
 import pytest
 
@@ -90,6 +91,39 @@ async def test_33_a_file_and_a_directory_as_somebody(bed, tmp_path):
                 await files.delete(top.path, recursive=True, user=4321)
         finally:
             await files.delete(top.path, recursive=True, user=1234)
+
+
+async def test_36_any_bytes_in_a_name_and_none_in_a_path(bed, tmp_path):
+    """In the query `%ff` is a byte of a name; in the path of a call it is a fault of the caller's."""
+    made = await bed.allocate()
+    base = f"/v1/sandboxes/{made['id']}"
+    name = os.fsencode(tmp_path) + b"/%25 \xff\n+&"
+    quoted = quote(name, safe="")
+    answer = await bed.client.put(
+        f"{base}/files?path={quoted}", content=b"x", headers=bed.as_("acme")
+    )
+    assert answer.status_code == 200, answer.text
+    assert [os.fsencode(path) for path in tmp_path.iterdir()] == [name]
+    async with Client(bed.url, made["token"], ca=bed.trust) as client:
+        files = client.attach(made["id"]).files
+        assert await files.read(os.fsdecode(name)) == b"x"
+        (found,) = await files.list(tmp_path)
+        assert os.fsencode(found.path) == name
+        long = tmp_path / ("n" * 255)
+        await files.write(long, b"y")
+        assert await files.read(long) == b"y"
+    for path, reason in (
+        (f"{base}/files%ff?path=x", "bad_request"),
+        (f"{base}/processes/%ff", "bad_request"),
+        ("/v1/sandboxes/%ff/files?path=x", "bad_request"),
+        (f"{base}/files?path=%f", "bad_request"),
+        (f"{base}/files?path=%zz", "bad_request"),
+        (f"{base}/files?path=x&user=%ff", "user_unsupported"),
+        (f"{base}/files?path=x&%ff=1", "bad_request"),
+    ):
+        answer = await bed.client.get(path, headers=bed.as_("acme"))
+        assert answer.headers.get("content-type") == "application/problem+json", (path, answer)
+        assert answer.json()["reason"] == reason, (path, answer.text)
 
 
 async def test_only_exact_paths_are_forwarded(bed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -294,6 +295,26 @@ async def test_a_body_streams_with_back_pressure(pki):
         held = sent
         assert held < 16 * 1024 * 1024
         read.set()
+
+
+async def test_what_the_server_itself_refuses_is_told_as_any_error(pki):
+    async def silent(scope, receive, send) -> None:
+        return
+
+    for app, target, status, reason in (
+        (hello, "/a%ffb?x=%ff", 400, "bad_request"),
+        (hello, "/a%f", 400, "bad_request"),
+        (silent, "/", 500, "internal"),
+    ):
+        async with serving(app, pki) as server, await server.connect() as stream:
+            await stream.send_all(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            head, _, body = (await read_answer(stream)).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 %d " % status), head
+            assert b"application/problem+json" in head
+            assert (json.loads(body)["reason"], json.loads(body)["status"]) == (reason, status)
+    async with serving(hello, pki) as server, await server.connect() as stream:
+        await stream.send_all(b"GET /%C3%BC?x=%ff HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200" in await read_answer(stream)
 
 
 async def test_a_body_over_tls_comes_in_pieces_larger_than_a_record(pki):
