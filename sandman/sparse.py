@@ -21,7 +21,7 @@ class Writer:
         self._has_hole = False
         """Where the file stands is past its end."""
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         """Add bytes.
 
         Raises:

@@ -152,7 +152,7 @@ class Reader:
         """Bytes of data that the present member still lacks."""
         return self._left if self._meta is None else 0
 
-    def feed(self, data: bytes | memoryview) -> Iterator[Member | memoryview]:
+    def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Member | memoryview]:
         """Members, each followed by the pieces of its data, none of them empty.
 
         Raises:

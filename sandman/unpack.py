@@ -83,7 +83,7 @@ class Unpacker:
         """The tar's end was read."""
         return self._reader.is_done
 
-    def feed(self, data: bytes | memoryview) -> None:
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Take the next bytes.
 
         Raises:

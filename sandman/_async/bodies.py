@@ -33,7 +33,8 @@ class Source:
         self.size = size
         self.replayable = False
         if self._kind is Kind.BYTES:
-            self._view = memoryview(sources.as_bytes(data))  # type: ignore[arg-type]
+            self._whole = sources.as_bytes(data)  # type: ignore[arg-type]
+            self._view = memoryview(self._whole)
             self.size = len(self._view)
             self.replayable = True
         elif self._kind is Kind.FILE:
@@ -45,7 +46,7 @@ class Source:
     @property
     def whole(self) -> bytes | None:
         """All of it, when it lies in memory anyway."""
-        return bytes(self._view) if self._kind is Kind.BYTES else None
+        return self._whole if self._kind is Kind.BYTES else None
 
     def begin(self) -> None:
         """Start, or start again."""

@@ -18,6 +18,7 @@ from sandman._async.trees import TreeBody, save
 from sandman._core import faults, local_files
 from sandman._core.local_trees import MAX_BYTES, Sender
 from sandman._core.retry import Repeat
+from sandman._core.sources import CHUNK_BYTES
 from sandman._core.values import EntryInfo, FileInfo, TreeInfo
 from sandman.errors import (
     CallerError,
@@ -372,9 +373,15 @@ def _as(user: User) -> dict[str, object]:
 async def _save(chunks: FileStream, local: Path) -> None:
     """Write beside the target, then put it in place: nobody sees half a file."""
     part = local_files.Part(local)
+    batch = bytearray()
     try:
         async for chunk in chunks:
-            await anyio.to_thread.run_sync(part.write, chunk)
+            batch += chunk
+            # A way to another thread and back for each TLS record would take longer than the writing.
+            if len(batch) >= CHUNK_BYTES:
+                await anyio.to_thread.run_sync(part.write, batch)
+                batch = bytearray()
+        await anyio.to_thread.run_sync(part.write, batch)
         await anyio.to_thread.run_sync(part.finish, chunks.mode)
     finally:
         part.close()

@@ -73,11 +73,11 @@ async def save(
             done += len(chunk)
             batch += chunk
             if len(batch) >= CHUNK_BYTES:
-                await anyio.to_thread.run_sync(receiver.feed, bytes(batch))
-                batch.clear()
+                await anyio.to_thread.run_sync(receiver.feed, batch)
+                batch = bytearray()
                 if progress is not None:
                     progress(done, None)
-        await anyio.to_thread.run_sync(receiver.feed, bytes(batch))
+        await anyio.to_thread.run_sync(receiver.feed, batch)
         info = await anyio.to_thread.run_sync(receiver.finish)
         if progress is not None:
             progress(done, done)

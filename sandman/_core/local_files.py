@@ -27,7 +27,7 @@ class Part:
         self._content = sparse.Writer(self._fd)
         self._path = Path(name)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray) -> None:
         """Append bytes."""
         self._content.write(data)
 

@@ -97,7 +97,7 @@ class Receiver:
         )
         self._unpacker = Unpacker(self._path, policy)
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | bytearray) -> None:
         """Take the next bytes.
 
         Raises:

@@ -16,6 +16,7 @@ from sandman._core import blocking as anyio
 from sandman._core import faults, local_files
 from sandman._core.local_trees import MAX_BYTES, Sender
 from sandman._core.retry import Repeat
+from sandman._core.sources import CHUNK_BYTES
 from sandman._core.values import EntryInfo, FileInfo, TreeInfo
 from sandman._sync.bodies import Body, Data, Source
 from sandman._sync.transport import Answer, Call, Transport
@@ -373,9 +374,15 @@ def _as(user: User) -> dict[str, object]:
 def _save(chunks: FileStream, local: Path) -> None:
     """Write beside the target, then put it in place: nobody sees half a file."""
     part = local_files.Part(local)
+    batch = bytearray()
     try:
         for chunk in chunks:
-            anyio.to_thread.run_sync(part.write, chunk)
+            batch += chunk
+            # A way to another thread and back for each TLS record would take longer than the writing.
+            if len(batch) >= CHUNK_BYTES:
+                anyio.to_thread.run_sync(part.write, batch)
+                batch = bytearray()
+        anyio.to_thread.run_sync(part.write, batch)
         anyio.to_thread.run_sync(part.finish, chunks.mode)
     finally:
         part.close()

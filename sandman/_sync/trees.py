@@ -74,11 +74,11 @@ def save(
             done += len(chunk)
             batch += chunk
             if len(batch) >= CHUNK_BYTES:
-                anyio.to_thread.run_sync(receiver.feed, bytes(batch))
-                batch.clear()
+                anyio.to_thread.run_sync(receiver.feed, batch)
+                batch = bytearray()
                 if progress is not None:
                     progress(done, None)
-        anyio.to_thread.run_sync(receiver.feed, bytes(batch))
+        anyio.to_thread.run_sync(receiver.feed, batch)
         info = anyio.to_thread.run_sync(receiver.finish)
         if progress is not None:
             progress(done, done)
