@@ -207,7 +207,7 @@ class Writer:
 
     def _open(self) -> int:
         if self._old is not None and not stat.S_ISREG(self._old.st_mode):
-            return os.memfd_create("upload")
+            return _aside()
         directory = os.path.dirname(self._path)
         make_directories(directory, made=self._made)
         # Not derived from the target's name, which may be as long as the file system allows.
@@ -220,7 +220,7 @@ class Writer:
                 raise
             # Or fail now, before the body comes.
             os.close(os.open(self._path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY))
-            return os.memfd_create("upload")
+            return _aside()
         self._partial = partial
         return fd
 
@@ -265,6 +265,13 @@ class Writer:
             return stat.S_IMODE(os.fstat(target).st_mode)
         finally:
             os.close(target)
+
+
+def _aside() -> int:
+    """A file in memory. The kernel gives it to all, and /proc shows it to who finds it there."""
+    fd = os.memfd_create("upload")
+    os.fchmod(fd, 0o600)
+    return fd
 
 
 def _stat(path: bytes) -> os.stat_result | None:

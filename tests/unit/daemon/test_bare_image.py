@@ -104,6 +104,30 @@ def test_10_switching_users_without_a_passwd_file(
     assert result.stdout == b"4321 0 [0] /\n", result
 
 
+def test_33_files_as_a_user_without_a_passwd_file(
+    start: Callable[..., Daemon], image: Path
+) -> None:
+    """By the system calls of the static runtime, as PID 1, with nothing in the image to help."""
+    (image / "home").mkdir()
+    os.chown(image / "home", 4321, 0)
+    (image / "secret").write_text("root's")
+    (image / "secret").chmod(0o600)
+    (image / "home" / "link").symlink_to("/secret")
+    prefix = ("unshare", "--pid", "--fork", "--mount", "--kill-child", "chroot", str(image))
+    running = start(*prefix, program=names.DAEMON_COMMAND)
+    assert running.put("/home/a/b", b"x", user="4321").status_code == 200
+    assert {(image / path).stat().st_uid for path in ("home/a", "home/a/b")} == {4321}
+    tar = running.client.get("/v1/archive", params={"path": "/home/a", "user": "4321"}).content
+    params = {"path": "/home/c", "user": "4321"}
+    assert running.client.put("/v1/archive", params=params, content=tar).status_code == 200
+    assert (image / "home" / "c" / "b").stat().st_uid == 4321
+    for path in ("/secret", "/home/link"):
+        params = {"path": path, "user": "4321"}
+        assert problem(running.client.get("/v1/files", params=params))["reason"] == "path_denied"
+        assert problem(running.put(path, b"x", user="4321"))["reason"] == "path_denied"
+    assert running.get("/home/link").text == "root's"
+
+
 def test_a_deeply_nested_body_does_not_end_it(start: Callable[..., Daemon], image: Path) -> None:
     running = run_in(start, image)
     for text in (b"[" * 1_000_000, b'{"argv":' + b"[" * 500_000 + b"]" * 500_000 + b"}"):

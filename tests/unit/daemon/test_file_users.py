@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from daemon import identity, users
+from daemon import files, identity, users
 from sandman import errors
 from tests.unit.daemon.harness import ROOT, Daemon, names_in, problem
 
@@ -254,6 +254,14 @@ def test_33_the_daemons_own_process_is_closed_to_the_user(daemon: Daemon, home: 
     for name in ("environ", "mem", "root/../secret"):
         assert call(daemon, "GET", "files", f"{link}/{name}") in {"path_denied", "path_not_found"}
     assert b"Uid:" in call(daemon, "GET", "files", f"{link}/status")
+
+
+def test_54_what_is_kept_aside_is_the_writers_alone() -> None:
+    fd = files._aside()
+    try:
+        assert stat.S_IMODE(os.fstat(fd).st_mode) == 0o600
+    finally:
+        os.close(fd)
 
 
 def test_33_nothing_is_loaded_while_acting(start: Callable[..., Daemon], home: Path) -> None:
