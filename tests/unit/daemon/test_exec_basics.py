@@ -14,8 +14,9 @@ from sandman import names
 from tests.unit.daemon.harness import ROOT, Daemon, problem
 
 if TYPE_CHECKING:
+    import tempfile
     from collections.abc import Callable
-    from pathlib import Path
+from pathlib import Path
 
 
 def test_01_one_mebibyte_of_arguments_round_trips(daemon: Daemon) -> None:
@@ -259,20 +260,22 @@ class TestUsers:
         assert "daemon" in str(found["detail"])
         assert caged.sh("id -u").stdout == b"0\n"
 
-    def test_10_the_claims_user_is_the_default(
-        self, start: Callable[..., Daemon], tmp_path: Path
-    ) -> None:
+    def test_10_the_claims_user_is_the_default(self, start: Callable[..., Daemon]) -> None:
         fresh = start()
         claim = {"claim_id": "c", "user": "no-such-user"}
         assert problem(fresh.client.post("/v1/claim", json=claim))["reason"] == "user_unsupported"
-        tmp_path.chmod(0o777)
         claim = {"claim_id": "c", "user": "daemon", "workdir": "/"}
         assert fresh.client.post("/v1/claim", json=claim).json()["uid"] == 1
         assert fresh.sh("id -un; echo $HOME").stdout == b"daemon\n/usr/sbin\n"
         assert fresh.sh("id -un", user="root").stdout == b"root\n"
-        assert fresh.put(tmp_path / "new" / "file", b"x").status_code == 200
-        assert (tmp_path / "new").stat().st_uid == 1
-        assert (tmp_path / "new" / "file").stat().st_uid == 1
+        # Not pytest's own directory: this user may not pass through its parents.
+        with tempfile.TemporaryDirectory(prefix="sandman-claim-", dir="/tmp") as made:
+            top = Path(made)
+            assert fresh.put(top / "new" / "file", b"x").status_code == 403
+            top.chmod(0o777)
+            assert fresh.put(top / "new" / "file", b"x").status_code == 200
+            assert (top / "new").stat().st_uid == 1
+            assert (top / "new" / "file").stat().st_uid == 1
 
 
 def test_12_without_any_shell_the_result_says_so(daemon: Daemon, tmp_path: Path) -> None:
