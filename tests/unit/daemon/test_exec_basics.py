@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import tempfile
 import time
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,6 @@ from sandman import names
 from tests.unit.daemon.harness import ROOT, Daemon, problem
 
 if TYPE_CHECKING:
-    import tempfile
     from collections.abc import Callable
 from pathlib import Path
 
