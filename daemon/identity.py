@@ -7,7 +7,8 @@ the file system, user, group and supplementary groups, and with it loses root's 
 link then leads nobody where its user could not go anyway.
 
 Linux has such an identity for each thread; libc's calls for the other kinds change all threads. A
-signal, a new connection and another thread know nothing of it.
+signal, a new connection and another thread know nothing of it. Where the kernel has none, as gVisor's,
+`runtime/native/fsuser.c` changes the thread's effective identity instead.
 """
 
 from __future__ import annotations

@@ -12,7 +12,10 @@
  *       OSError when the kernel refuses; the thread may have changed in part by
  *       then, and its caller sets it back.
  *
- * By raw system calls: libc's setgroups() is for all threads of the process.
+ * By raw system calls: libc's setgroups() is for all threads of the process. A
+ * kernel that has no such identity, as gVisor's, gets the effective one changed
+ * instead, which there counts for files as well; the real and the saved ones
+ * stay root's, so that nobody of that user may send signals or trace.
  */
 #define _GNU_SOURCE
 #include "native.h"
@@ -77,17 +80,31 @@ done:
     return result;
 }
 
+/* `instead`: setresuid or setresgid, for kernels that do not know the call. */
 static int
-set_id(long number, unsigned id)
+set_id(long number, long instead, unsigned id)
 {
     /* Such a call never fails: it answers who the thread was before, changed or not. */
     syscall(number, id);
-    if ((unsigned)syscall(number, NOBODY) != id) {
+    errno = 0;
+    long now = syscall(number, NOBODY);
+    if (now == -1 && errno == ENOSYS) {
+        if (syscall(instead, NOBODY, id, NOBODY) == 0) {
+            return 0;
+        }
+    } else if ((unsigned)now == id) {
+        return 0;
+    } else {
         errno = EPERM;
-        PyErr_SetFromErrno(PyExc_OSError);
-        return -1;
     }
-    return 0;
+    PyErr_SetFromErrno(PyExc_OSError);
+    return -1;
+}
+
+static int
+set_user(unsigned uid)
+{
+    return set_id(SYS_setfsuid, SYS_setresuid, uid);
 }
 
 PyObject *
@@ -102,10 +119,17 @@ sandman_set_fs_user(PyObject *Py_UNUSED(module), PyObject *args)
     if (to_id(user, &uid) < 0 || to_id(group, &gid) < 0) {
         return NULL;
     }
+    /* Who becomes root again needs that for the rest; who becomes another needs root for it. */
+    if (uid == 0 && set_user(uid) < 0) {
+        return NULL;
+    }
     if (groups != Py_None && set_groups(groups) < 0) {
         return NULL;
     }
-    if (set_id(SYS_setfsgid, gid) < 0 || set_id(SYS_setfsuid, uid) < 0) {
+    if (set_id(SYS_setfsgid, SYS_setresgid, gid) < 0) {
+        return NULL;
+    }
+    if (uid != 0 && set_user(uid) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;

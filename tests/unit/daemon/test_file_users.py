@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 import tarfile
 import tempfile
 import threading
@@ -18,6 +19,7 @@ import pytest
 
 from daemon import files, identity, users
 from sandman import errors
+from tests.unit.daemon import harness
 from tests.unit.daemon.harness import ROOT, Daemon, names_in, problem
 
 if TYPE_CHECKING:
@@ -48,11 +50,40 @@ def home() -> Iterator[Path]:
     shutil.rmtree(top)
 
 
-@pytest.fixture(params=["plain", pytest.param("own", marks=pytest.mark.runtime)])
+WITHOUT_THE_CALLS = """
+import ctypes, os, struct, sys
+calls = {"x86_64": (122, 123), "aarch64": (151, 152)}[os.uname().machine]
+rules = [(0x20, 0, 0, 0), (0x15, 1, 0, calls[0]), (0x15, 0, 1, calls[1]),
+         (0x06, 0, 0, 0x50000 | 38), (0x06, 0, 0, 0x7FFF0000)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *rule) for rule in rules))
+program = struct.pack("HxxxxxxP", len(rules), ctypes.addressof(code))
+assert ctypes.CDLL(None).prctl(22, 2, program, 0, 0) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""A filter that answers setfsuid and setfsgid as a kernel does that has not got them: ENOSYS."""
+
+
+@pytest.fixture(scope="module")
+def other_kernel(native: Path) -> Iterator[Daemon]:
+    """A daemon where there is no identity for files, as on gVisor's kernel."""
+    running = harness.start(
+        sys.executable, "-c", WITHOUT_THE_CALLS, program=harness.serve_by(native)
+    )
+    assert "Seccomp:\t2" in Path(f"/proc/{running.pid}/status").read_text()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(
+    params=[
+        "daemon",
+        pytest.param("beside", marks=pytest.mark.runtime),
+        pytest.param("other_kernel", marks=pytest.mark.runtime),
+    ]
+)
 def daemon(request: pytest.FixtureRequest) -> Daemon:
-    """On a plain Python, and on the runtime's, where the system calls are made in C."""
-    name = "daemon" if request.param == "plain" else "beside"
-    found: Daemon = request.getfixturevalue(name)
+    """On a plain Python; on the runtime's, where the calls are made in C; and without those calls."""
+    found: Daemon = request.getfixturevalue(request.param)
     return found
 
 
