@@ -7,7 +7,6 @@
 /* start.c */
 PyObject *sandman_start(PyObject *module, PyObject *args);
 PyObject *sandman_claim(PyObject *module, PyObject *number);
-PyObject *sandman_close(PyObject *module, PyObject *number);
 PyObject *sandman_is_starting(PyObject *module, PyObject *number);
 
 /* sha256.c: 0, or -1 with an exception; the type is absent where the processor cannot do it. */
