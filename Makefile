@@ -66,10 +66,15 @@ test: setup ## unit and flow tests, with the coverage gate; needs no cluster
 test-cluster: setup ## tests on the real cluster; it stays up if it was up
 	$(PY) $(PYTEST)=build/junit/test-cluster.xml tests/cluster
 
+.PHONY: test-conformance
+test-conformance: setup ## the daemon in images of all kinds under runc, no cluster (root, Debian)
+	$(PY) $(PYTEST)=build/junit/test-conformance.xml tests/conformance
+
 .PHONY: test-all
-test-all: setup ## both in one session, with the coverage gate: what CI runs
+test-all: setup ## all of them in one session, with the coverage gate: what CI runs
 	$(VENV)/bin/coverage erase
-	$(VENV)/bin/coverage run $(PYTEST)=build/junit/test-all.xml $(PARALLEL) tests/unit tests/flow tests/cluster
+	$(VENV)/bin/coverage run $(PYTEST)=build/junit/test-all.xml $(PARALLEL) \
+		tests/unit tests/flow tests/conformance tests/cluster
 	$(VENV)/bin/coverage combine --quiet
 	$(VENV)/bin/coverage report
 
