@@ -93,6 +93,11 @@ def over(*cells: str, where: Callable[[Cell], bool] = lambda _: True) -> pytest.
     )
 
 
+def over_each_image() -> pytest.MarkDecorator:
+    """One cell of each image, root and users in turn: for tests that have to wait for something."""
+    return over("debian-0", "musl-65534", "busybox-0", "readonly-1000", "empty-65534")
+
+
 def with_shell(cell: Cell) -> bool:
     """Whether the image has a shell and the usual tools."""
     return cell.shell is not None
