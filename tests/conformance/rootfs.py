@@ -47,7 +47,7 @@ class Root:
 
     def ready(self) -> Path:
         """The finished directory, made now when it is not there."""
-        with _one_at_a_time():
+        with one_at_a_time():
             if not self.place.exists():
                 part = self.place.with_name(f"{self.place.name}.part")
                 shutil.rmtree(part, ignore_errors=True)
@@ -81,7 +81,8 @@ EMPTY = Root("empty", "empty 1", roots.make_empty)
 
 
 @contextmanager
-def _one_at_a_time() -> Iterator[None]:
+def one_at_a_time() -> Iterator[None]:
+    """Sessions that run side by side make nothing twice."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -201,12 +201,12 @@ def test_point_17_a_detached_command_outlives_its_caller(box: Box) -> None:
         "exec_id": exec_id,
         "detached": True,
     }
-    _send_and_leave(box, "/v1/processes", body)
+    send_and_leave(box, "/v1/processes", body)
     result = box.sandbox.process(exec_id).wait()
     assert (result.exit_code, result.stdout, result.abandoned) == (0, b"kept\n", False)
 
 
-def _send_and_leave(box: Box, path: str, body: dict[str, object], *, seen: bytes = b"200") -> None:
+def send_and_leave(box: Box, path: str, body: dict[str, object], *, seen: bytes = b"200") -> None:
     """Make a call, wait for a sign of it, and be gone without a word."""
     data = json.dumps(body).encode()
     head = (
@@ -234,7 +234,7 @@ async def test_point_18_a_cancelled_call_ends_its_command(box: Box) -> None:
 @over()
 def test_point_18_a_caller_that_vanishes_ends_its_command(box: Box) -> None:
     script = "import os, time\nos.fork(); os.write(1, b'up')\ntime.sleep(600)"
-    _send_and_leave(box, "/v1/exec", {"argv": [*PYTHON, script]}, seen=b"up")
+    send_and_leave(box, "/v1/exec", {"argv": [*PYTHON, script]}, seen=b"up")
     assert box.wait_alone() == {}
 
 
