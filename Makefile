@@ -31,11 +31,14 @@ $(VENV)/.locked: requirements-dev.lock pyproject.toml
 .PHONY: lock
 lock: setup ## resolve the dependencies anew; hashes, and no word of where they came from
 	$(PY) -m pip install --quiet --disable-pip-version-check uv
-	$(call compile) --output-file requirements.lock
-	$(call compile) --group dev --constraint requirements.lock --output-file requirements-dev.lock
-	! grep -nE '://|^ *-(i|f|-index|-extra-index|-find)' requirements.lock requirements-dev.lock
+	$(call compile,$(OURS)) --output-file requirements.lock
+	$(call compile,$(OURS)) --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	$(call compile,$(INSPECT).in) --output-file $(INSPECT).lock
+	! grep -nE '://|^ *-(i|f|-index|-extra-index|-find)' requirements.lock requirements-dev.lock $(INSPECT).lock
 
-compile = $(PY) -m uv pip compile pyproject.toml --extra service --universal --python-version 3.11 \
+OURS := pyproject.toml --extra service
+INSPECT := tests/conformance/inspect
+compile = $(PY) -m uv pip compile $(1) --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate --no-emit-index-url --quiet --upgrade
 
 # What ruff does not see: a yield inside a nursery (101, 119), an await that cancellation cuts short in a

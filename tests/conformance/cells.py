@@ -63,7 +63,7 @@ class Cell:
     def scratch(self) -> str:
         """Where this user may write: the image's own file system where it allows that."""
         is_open = self.image.has_tools and not self.image.read_only
-        return "/tmp" if is_open else container.VOLUME  # noqa: S108 - in the container
+        return "/tmp" if is_open else container.VOLUME
 
 
 IMAGES = (
@@ -83,6 +83,10 @@ IMAGES = (
 )
 CELLS = tuple(Cell(image, uid) for image in IMAGES for uid in image.uids)
 BY_NAME = {cell.name: cell for cell in CELLS}
+EACH_IMAGE = [
+    BY_NAME[name]
+    for name in ("debian-0", "musl-65534", "busybox-0", "readonly-1000", "empty-65534")
+]
 
 
 def over(*cells: str, where: Callable[[Cell], bool] = lambda _: True) -> pytest.MarkDecorator:
@@ -95,7 +99,7 @@ def over(*cells: str, where: Callable[[Cell], bool] = lambda _: True) -> pytest.
 
 def over_each_image() -> pytest.MarkDecorator:
     """One cell of each image, root and users in turn: for tests that have to wait for something."""
-    return over("debian-0", "musl-65534", "busybox-0", "readonly-1000", "empty-65534")
+    return over(*(cell.name for cell in EACH_IMAGE))
 
 
 def with_shell(cell: Cell) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from daemon.runtime import interpreter, tree
-from tests.conformance import cells, container, rootfs
+from tests.conformance import cells, container, inspect_run, rootfs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,6 +59,31 @@ def boxes(
     yield get
     for box in running.values():
         box.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def inspect_runs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, inspect_run.Run]]:
+    """inspect_ai's checks on each of its images, begun before all other tests: they mostly sleep."""
+    runs: dict[str, inspect_run.Run] = {}
+    if any(item.path.name == "test_inspect.py" for item in request.session.items):
+        runtime = request.getfixturevalue("runtime")
+        python = inspect_run.environment()
+        for name, subject in inspect_run.IMAGES.items():
+            scratch = tmp_path_factory.mktemp(f"inspect-{name}")
+            runs[name] = inspect_run.Run(python, subject, runtime, scratch)
+    yield runs
+    for run in runs.values():
+        run.close()
+
+
+@pytest.fixture
+def verdicts(
+    inspect_runs: dict[str, inspect_run.Run],
+) -> Callable[[str], dict[str, inspect_run.Verdict]]:
+    """What became of the checks on an image."""
+    return lambda name: inspect_runs[name].verdicts()
 
 
 @pytest.fixture

@@ -127,7 +127,12 @@ class Container:
         found = {}
         for pid in self.processes():
             with suppress(OSError):
-                line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+                line = (
+                    Path(f"/proc/{pid}/cmdline")
+                    .read_bytes()
+                    .replace(b"\0", b" ")
+                    .decode("utf-8", "replace")
+                )
                 if pid != self.pid:
                     found[pid] = line
         return found

@@ -16,6 +16,7 @@ from inspect_ai.util import (
     SandboxUserUnsupportedError,
 )
 from inspect_ai.util._sandbox.environment import SandboxUnavailableError
+
 from sandman import errors
 
 if TYPE_CHECKING:
@@ -50,14 +51,14 @@ class Environment(SandboxEnvironment):
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
 
-    async def exec(
+    async def exec(  # noqa: PLR0917 - inspect_ai's parameters
         self,
         cmd: list[str],
         input: str | bytes | None = None,  # noqa: A002 - inspect_ai's name
         cwd: str | None = None,
         env: dict[str, str] | None = None,
         user: str | None = None,
-        timeout: int | None = None,  # noqa: ASYNC109 - inspect_ai's, and the daemon's own to keep
+        timeout: int | None = None,
         timeout_retry: bool = True,
         concurrency: bool = True,
     ) -> ExecResult[str]:

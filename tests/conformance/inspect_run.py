@@ -14,17 +14,41 @@ import sys
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tests.conformance import rootfs
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
+from tests.conformance import cells, container, rootfs
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 LOCK = HERE / "inspect.lock"
 SUITE = HERE / "inspect_suite.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An image that is checked, and the checks that fail there by design."""
+
+    cell: cells.Cell
+    failures: frozenset[str]
+
+
+# Root may read and write whatever a mode says.
+_AS_ROOT = frozenset(
+    {
+        "read_file_not_allowed",
+        "write_text_file_without_permissions",
+        "write_binary_file_without_permissions",
+    }
+)
+# It makes a user, which only root may.
+_AS_USER = frozenset({"exec_as_user"})
+_NONROOT = cells.Image(
+    "nonroot", (rootfs.AGENT, rootfs.DEBIAN), uids=(1000,), shell="bash", workdir="/home/agent"
+)
+IMAGES = {
+    "debian": Subject(cells.BY_NAME["debian-0"], _AS_ROOT),
+    "musl": Subject(cells.BY_NAME["musl-0"], _AS_ROOT),
+    "nonroot": Subject(cells.Cell(_NONROOT, 1000), _AS_USER),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +77,20 @@ def environment() -> Path:
 class Run:
     """The checks on one daemon, under way since it was made."""
 
-    def __init__(
-        self, python: Path, report: Path, url: str, token: str, expected: Collection[str]
-    ) -> None:
-        self._report = report
-        plain = ["-p", "no:cacheprovider", "--noconftest", "-c", os.devnull, "--rootdir", REPOSITORY]
+    def __init__(self, python: Path, subject: Subject, runtime: Path, scratch: Path) -> None:
+        self._report = report = scratch / "report.xml"
+        self._verdicts: dict[str, Verdict] | None = None
+        (scratch / "box").mkdir()
+        self._box = cells.start(subject.cell, runtime, scratch / "box")
+        plain = [
+            "-p",
+            "no:cacheprovider",
+            "--noconftest",
+            "-c",
+            os.devnull,
+            "--rootdir",
+            REPOSITORY,
+        ]
         how = ["--import-mode=importlib", "-o", "asyncio_mode=auto", "--timeout=300", "-q"]
         self._process = subprocess.Popen(
             [python, "-m", "pytest", *plain, *how, f"--junit-xml={report}", SUITE],
@@ -65,11 +98,11 @@ class Run:
                 **{name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ},
                 "PYTHONPATH": str(REPOSITORY),
                 "PYTHONDONTWRITEBYTECODE": "1",
-                "CONFORMANCE_URL": url,
-                "CONFORMANCE_TOKEN": token,
-                "CONFORMANCE_EXPECTED_FAILURES": ",".join(expected),
+                "CONFORMANCE_URL": self._box.container.url,
+                "CONFORMANCE_TOKEN": container.TOKEN,
+                "CONFORMANCE_EXPECTED_FAILURES": ",".join(f"test_{n}" for n in subject.failures),
             },
-            cwd=report.parent,
+            cwd=scratch,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -82,10 +115,18 @@ class Run:
         Raises:
             AssertionError: there is no report.
         """
-        words, _ = self._process.communicate()
-        assert self._report.exists(), words
-        cases = ET.parse(self._report).iter("testcase")
-        return {str(case.get("name")): _verdict(case) for case in cases}
+        if self._verdicts is None:
+            words, _ = self._process.communicate()
+            assert self._report.exists(), words
+            cases = ET.parse(self._report).iter("testcase")
+            self._verdicts = {str(case.get("name")): _verdict(case) for case in cases}
+        return self._verdicts
+
+    def close(self) -> None:
+        """End whatever still runs."""
+        self._process.kill()
+        self._process.communicate()
+        self._box.close()
 
 
 def _verdict(case: ET.Element) -> Verdict:

@@ -47,7 +47,9 @@ def _build(scratch: Path) -> tuple[Path, list[str]]:
     for name in _LEFT_OUT:
         lines = lines.replace(f"CONFIG_{name}=y", f"# CONFIG_{name} is not set")
     config.write_text(lines)
-    shop.run(["make", f"-j{os.cpu_count()}", f"CC={shop.compiler}", "busybox", "busybox.links"], source)
+    shop.run(
+        ["make", f"-j{os.cpu_count()}", f"CC={shop.compiler}", "busybox", "busybox.links"], source
+    )
     return source / "busybox", (source / "busybox.links").read_text().split()
 
 

@@ -97,7 +97,7 @@ def _mounts(plan: Plan) -> list[dict[str, object]]:
         _mount("/proc", "proc", strict),
         _mount("/dev", "tmpfs", ["nosuid", "strictatime", "mode=755", "size=65536k"]),
         _mount("/dev/pts", "devpts", pts),
-        _mount("/dev/shm", "tmpfs", [*strict, "mode=1777", "size=65536k"], "shm"),  # noqa: S108
+        _mount("/dev/shm", "tmpfs", [*strict, "mode=1777", "size=65536k"], "shm"),
         _mount("/dev/mqueue", "mqueue", strict),
         _mount("/sys", "sysfs", [*strict, "ro"]),
         _mount("/sys/fs/cgroup", "cgroup", [*strict, "relatime", "ro"]),

@@ -13,7 +13,7 @@ from sandman.errors import (
     PathNotFoundError,
     UserUnsupportedError,
 )
-from tests.conformance.cells import Box, as_root, as_user, over, with_shell
+from tests.conformance.cells import Box, as_root, as_user, over, over_each_image, with_shell
 
 MIB = 1 << 20
 ECHO_ARGS = "import sys; sys.stdout.write(chr(0).join(sys.argv[1:]))"
@@ -144,7 +144,7 @@ def test_point_07_stdin_is_verbatim(box: Box) -> None:
     assert box.python(script, stdin="ü\n").stdout == "ü\n".encode()
 
 
-@over()
+@over_each_image()
 def test_point_07_fifty_mebibytes_of_stdin(box: Box) -> None:
     script = """
 import os

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,8 @@ from tests.conformance.test_time import send_and_leave
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from sandman._sync.sandbox import Sandbox
 
 MIB = 1 << 20
 EAT = """
@@ -62,14 +65,19 @@ def test_point_49_a_dead_sandbox_is_an_error_and_never_an_exit_code(
 ) -> None:
     box = fresh(name)
     with direct.sandbox(box.container.url, container.TOKEN, IMPATIENT) as sandbox:
-        with pytest.raises(OutcomeUnknownError):  # noqa: SIM117 - what follows is the stream's
-            with sandbox.stream([*PYTHON, "import os, time; os.write(1, b'x'); time.sleep(600)"]) as stream:
-                for _ in stream:
-                    box.container.kill()
+        with pytest.raises(OutcomeUnknownError):
+            _kill_at_the_first_word(box, sandbox)
         with pytest.raises((UnreachableError, OutcomeUnknownError)):
             sandbox.exec([*PYTHON, "pass"])
         with pytest.raises(UnreachableError):
             sandbox.files.read("/etc/hosts")
+
+
+def _kill_at_the_first_word(box: Box, sandbox: Sandbox) -> None:
+    script = "import os, time; os.write(1, b'x'); time.sleep(600)"
+    with sandbox.stream([*PYTHON, script]) as stream:
+        for _ in stream:
+            box.container.kill()
 
 
 @pytest.mark.parametrize("name", TELLING)
@@ -149,10 +157,8 @@ class Cutter:
             if self._copy(daemon, caller, self._after):
                 self.cuts += 1
             for sock in (caller, daemon):
-                try:
+                with suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass
             there.join(10)
 
     def _copy(self, source: socket.socket, target: socket.socket, most: int | None) -> bool:
