@@ -124,8 +124,8 @@ class Run:
 
     def close(self) -> None:
         """End whatever still runs."""
-        self._process.kill()
-        self._process.communicate()
+        with self._process as process:  # closes its pipe and waits
+            process.kill()
         self._box.close()
 
 
