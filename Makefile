@@ -7,8 +7,8 @@ PYTHON ?= python3
 VENV ?= .venv
 PY := $(VENV)/bin/python
 PYTEST := -m pytest -ra --junit-xml
-# Two workers; the tests of the one cluster go to one of them, together.
-PARALLEL := --numprocesses 2 --dist loadgroup
+# Two workers; which tests go to one of them, together, says tests/conftest.py.
+PARALLEL := --numprocesses 2
 BED := $(PY) -m tests.cluster.bed
 # Where `make images` pushes, and what gateway and webhook stand on.
 REGISTRY ?= 127.0.0.1:5000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from sandman import names
 from tests.conformance import container, direct, rootfs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterable
     from pathlib import Path
 
     from sandman._async.sandbox import Sandbox
@@ -167,6 +168,12 @@ class Box:
         while (left := self.container.strangers()) and time.monotonic() < deadline:
             time.sleep(0.02)
         return left
+
+
+def close(boxes: Iterable[Box]) -> None:
+    """End all of them at once."""
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(Box.close, boxes))
 
 
 def start(cell: Cell, runtime: Path, scratch: Path, **options: object) -> Box:

@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.timeout(SECONDS))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def machine() -> None:
     """A developer's machine may lack what containers need; CI's may not."""
     lacking = rootfs.missing()
@@ -38,13 +38,13 @@ def machine() -> None:
     container.sweep()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def runtime(machine: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tree that is mounted into pods, of the daemon as it is in this checkout."""
     return tree.compose(interpreter.build(), tmp_path_factory.mktemp("runtime") / "tree")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def boxes(
     runtime: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[cells.Cell], cells.Box]]:
@@ -57,11 +57,10 @@ def boxes(
         return running[cell]
 
     yield get
-    for box in running.values():
-        box.close()
+    cells.close(running.values())
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def inspect_runs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, inspect_run.Run]]:
@@ -117,5 +116,4 @@ def fresh(runtime: Path, tmp_path: Path) -> Iterator[Callable[..., cells.Box]]:
         return running[-1]
 
     yield make
-    for one in running:
-        one.close()
+    cells.close(running)
