@@ -80,8 +80,9 @@ class Run:
     def __init__(self, python: Path, subject: Subject, runtime: Path, scratch: Path) -> None:
         self._report = report = scratch / "report.xml"
         self._verdicts: dict[str, Verdict] | None = None
-        (scratch / "box").mkdir()
-        self._box = cells.start(subject.cell, runtime, scratch / "box")
+        place = scratch / f"inspect-{subject.cell.name}"  # its name is the container's, too
+        place.mkdir()
+        self._box = cells.start(subject.cell, runtime, place)
         plain = [
             "-p",
             "no:cacheprovider",
