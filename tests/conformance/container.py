@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 TOKEN = "token-of-the-conformance-tests"
 CGROUPS = Path("/sys/fs/cgroup")
+IS_UNIFIED = (CGROUPS / "cgroup.controllers").exists()
+"""cgroup v2: one tree of groups; v1 has one for each controller."""
 PARENT = "sandman-conformance"
 VOLUME = "/volume"
 SMALL = "/small"
@@ -47,7 +49,11 @@ class Container:
         scratch: a directory of its own, not on an overlay.
         layers: root directories, the upper one first.
         runtime: the tree that is mounted at names.MOUNT_PATH.
-        plan: what is asked of the container, but for what is added here.
+        uid: of the daemon; root has the capabilities that containerd gives, others have none.
+        read_only: the root file system.
+        workdir: where the daemon starts, as the image's WORKDIR says.
+        env: the image's, beside PATH.
+        limits: of the cgroup.
     """
 
     def __init__(
@@ -73,6 +79,7 @@ class Container:
             workdir=workdir,
             env={**(env or {}), **_settings()},
             limits=limits,
+            is_unified=IS_UNIFIED,
             volumes=_VOLUMES,
             read_only_binds={names.MOUNT_PATH: runtime},
             binds=_kubelet_files(scratch),
@@ -119,7 +126,8 @@ class Container:
 
     def processes(self) -> list[int]:
         """Pids of all that runs in it, as this side numbers them; the daemon first."""
-        text = (CGROUPS / "pids" / PARENT / self.name / "cgroup.procs").read_text()
+        root = CGROUPS if IS_UNIFIED else CGROUPS / "pids"
+        text = (root / PARENT / self.name / "cgroup.procs").read_text()
         return sorted(map(int, text.split()))
 
     def strangers(self) -> dict[int, str]:
@@ -167,7 +175,7 @@ class Container:
 
 def sweep(name: str | None = None) -> None:
     """Remove the empty cgroups of one container, or those that ended sessions have left."""
-    for parent in CGROUPS.glob(f"*/{PARENT}"):
+    for parent in CGROUPS.glob(PARENT if IS_UNIFIED else f"*/{PARENT}"):
         for group in parent.iterdir() if name is None else [parent / name]:
             if name is not None or not _is_alive(group.name.partition("-")[0]):
                 with suppress(OSError):

@@ -51,6 +51,8 @@ class Plan:
     workdir: str = "/"
     env: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = Limits()
+    # cgroup v2: the container has a view of its own then, and needs a namespace for it.
+    is_unified: bool = False
     # Place in the container -> size, as tmpfs takes it.
     volumes: Mapping[str, str] = field(default_factory=dict)
     # Place in the container -> directory or file here.
@@ -77,7 +79,7 @@ def describe(plan: Plan) -> dict[str, object]:
         "mounts": _mounts(plan),
         "linux": {
             "cgroupsPath": plan.cgroup,
-            "namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")],
+            "namespaces": [{"type": kind} for kind in _namespaces(plan)],
             "maskedPaths": list(_MASKED),
             "readonlyPaths": list(_READ_ONLY),
             "resources": {
@@ -88,6 +90,10 @@ def describe(plan: Plan) -> dict[str, object]:
             "seccomp": _seccomp(json.loads(SECCOMP.read_text()), set(capabilities)),
         },
     }
+
+
+def _namespaces(plan: Plan) -> list[str]:
+    return ["pid", "ipc", "uts", "mount", *(["cgroup"] if plan.is_unified else [])]
 
 
 def _mounts(plan: Plan) -> list[dict[str, object]]:
