@@ -107,14 +107,15 @@ def test_point_53_the_client_comes_back_over_lines_that_break(box: Box, place: s
     script = (
         "import os, sys, time\n"
         "open(sys.argv[1], 'a').write('ran')\n"
-        "for n in range(60): os.write(1, b'%04d' % n * 1000); time.sleep(0.01)"
+        "for n in range(60): os.write(1, b'%04d' % n * 8192); time.sleep(0.01)"
     )
-    with Cutter(box.container.port, after=50_000) as cutter:
+    # Longer than any frame: half a frame is no progress.
+    with Cutter(box.container.port, after=400_000) as cutter:
         url = f"http://127.0.0.1:{cutter.port}"
         with direct.sandbox(url, container.TOKEN) as sandbox:
             result = sandbox.exec([*PYTHON, script, f"{place}/times"])
         assert cutter.cuts > 1
-    assert result.stdout == b"".join(b"%04d" % n * 1000 for n in range(60))
+    assert result.stdout == b"".join(b"%04d" % n * 8192 for n in range(60))
     assert box.files.read(f"{place}/times") == b"ran"
 
 
