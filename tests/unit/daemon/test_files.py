@@ -315,13 +315,13 @@ def test_33_a_file_that_the_user_may_not_write_is_not_replaced() -> None:
             os.seteuid(54321)  # root may write whatever its mode says
         try:
             with pytest.raises(PermissionError):
-                files.Writer(os.fsencode(path), None, None)
+                files.Writer(os.fsencode(path), None)
         finally:
             if is_root:
                 os.seteuid(0)
         assert list(Path(place).iterdir()) == [path]
         path.chmod(0o755)
-        writer = files.Writer(os.fsencode(path), None, None)
+        writer = files.Writer(os.fsencode(path), None)
         writer.write(b"new")
         assert (writer.commit(), path.read_bytes()) == (0o755, b"new")
 
