@@ -7,8 +7,8 @@ PYTHON ?= python3
 VENV ?= .venv
 PY := $(VENV)/bin/python
 PYTEST := -m pytest -ra --junit-xml
-# Two workers; the tests of the one cluster go to one of them, together.
-PARALLEL := --numprocesses 2 --dist loadgroup
+# Two workers; which tests go to one of them, together, says tests/conftest.py.
+PARALLEL := --numprocesses 2
 BED := $(PY) -m tests.cluster.bed
 # Where `make images` pushes, and what gateway and webhook stand on.
 REGISTRY ?= 127.0.0.1:5000
@@ -31,11 +31,14 @@ $(VENV)/.locked: requirements-dev.lock pyproject.toml
 .PHONY: lock
 lock: setup ## resolve the dependencies anew; hashes, and no word of where they came from
 	$(PY) -m pip install --quiet --disable-pip-version-check uv
-	$(call compile) --output-file requirements.lock
-	$(call compile) --group dev --constraint requirements.lock --output-file requirements-dev.lock
-	! grep -nE '://|^ *-(i|f|-index|-extra-index|-find)' requirements.lock requirements-dev.lock
+	$(call compile,$(OURS)) --output-file requirements.lock
+	$(call compile,$(OURS)) --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	$(call compile,$(INSPECT).in) --output-file $(INSPECT).lock
+	! grep -nE '://|^ *-(i|f|-index|-extra-index|-find)' requirements.lock requirements-dev.lock $(INSPECT).lock
 
-compile = $(PY) -m uv pip compile pyproject.toml --extra service --universal --python-version 3.11 \
+OURS := pyproject.toml --extra service
+INSPECT := tests/conformance/inspect
+compile = $(PY) -m uv pip compile $(1) --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate --no-emit-index-url --quiet --upgrade
 
 # What ruff does not see: a yield inside a nursery (101, 119), an await that cancellation cuts short in a
@@ -66,10 +69,15 @@ test: setup ## unit and flow tests, with the coverage gate; needs no cluster
 test-cluster: setup ## tests on the real cluster; it stays up if it was up
 	$(PY) $(PYTEST)=build/junit/test-cluster.xml tests/cluster
 
+.PHONY: test-conformance
+test-conformance: setup ## the daemon in images of all kinds under runc, no cluster (root, Debian)
+	$(PY) $(PYTEST)=build/junit/test-conformance.xml tests/conformance
+
 .PHONY: test-all
-test-all: setup ## both in one session, with the coverage gate: what CI runs
+test-all: setup ## all of them in one session, with the coverage gate: what CI runs
 	$(VENV)/bin/coverage erase
-	$(VENV)/bin/coverage run $(PYTEST)=build/junit/test-all.xml $(PARALLEL) tests/unit tests/flow tests/cluster
+	$(VENV)/bin/coverage run $(PYTEST)=build/junit/test-all.xml $(PARALLEL) \
+		tests/unit tests/flow tests/conformance tests/cluster
 	$(VENV)/bin/coverage combine --quiet
 	$(VENV)/bin/coverage report
 

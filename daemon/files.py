@@ -208,6 +208,8 @@ class Writer:
     def _open(self) -> int:
         if self._old is not None and not stat.S_ISREG(self._old.st_mode):
             return _aside()
+        if self._old is not None:
+            _require_writable(self._path)
         directory = os.path.dirname(self._path)
         make_directories(directory, made=self._made)
         # Not derived from the target's name, which may be as long as the file system allows.
@@ -272,6 +274,20 @@ def _aside() -> int:
     fd = os.memfd_create("upload")
     os.fchmod(fd, 0o600)
     return fd
+
+
+def _require_writable(path: bytes) -> None:
+    """A rename asks the directory alone: that a file itself is read-only would mean nothing.
+
+    Raises:
+        OSError: who may not write it.
+    """
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY))
+    except OSError as error:
+        if error.errno in {errno.EACCES, errno.EPERM}:
+            raise
+        # A program that runs, for one, cannot be written, and may be replaced.
 
 
 def _stat(path: bytes) -> os.stat_result | None:

@@ -23,8 +23,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.cluster)
-            # There is one cluster: whatever the number of workers, one of them runs these, in order.
-            item.add_marker(pytest.mark.xdist_group("cluster"))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(SECONDS))
 

@@ -54,7 +54,7 @@ class Image:
 
 
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_DEBIAN = Layer("debian", roots.make_debian, f"debian 1 {' '.join(roots.DEBIAN_PACKAGES)}")
+DEBIAN = Layer("debian", roots.make_debian, f"debian 1 {' '.join(roots.DEBIAN_PACKAGES)}")
 _SHELL: dict[str, object] = {"Env": [_PATH], "Cmd": ["/bin/sh"]}
 _AGENT: dict[str, object] = {
     "User": f"{roots.USER_ID}:{roots.USER_ID}",
@@ -62,9 +62,9 @@ _AGENT: dict[str, object] = {
 }
 
 IMAGES = (
-    Image("debian", (_DEBIAN,), _SHELL),
-    Image("python", (_DEBIAN,), {"Env": [_PATH], "Cmd": ["/usr/bin/python3"]}),
-    Image("nonroot", (_DEBIAN, Layer("agent", roots.make_agent_user, "agent 1")), _SHELL | _AGENT),
+    Image("debian", (DEBIAN,), _SHELL),
+    Image("python", (DEBIAN,), {"Env": [_PATH], "Cmd": ["/usr/bin/python3"]}),
+    Image("nonroot", (DEBIAN, Layer("agent", roots.make_agent_user, "agent 1")), _SHELL | _AGENT),
     Image("busybox", (Layer("busybox", roots.make_busybox, "busybox 1"),), _SHELL),
     Image("empty", (Layer("empty", roots.make_empty, "empty 1"),)),
 )
@@ -148,23 +148,23 @@ def _is_published(bed: Bed, image: Image) -> bool:
 def _layout(bed: Bed, image: Image) -> Path:
     layout = _directory(bed) / f"{image.name}-{image.key}"
     if not layout.exists():
-        layers = [_layer(bed, layer) for layer in image.layers]
+        layers = [packed(bed, layer) for layer in image.layers]
         oci.write_layout(layout, layers, image.settings, f"localhost/{image.name}:1")
     return layout
 
 
-def _layer(bed: Bed, layer: Layer) -> oci.Layer:
+def packed(bed: Bed, layer: Layer) -> oci.Layer:
     """The packed layer, from the cache or made now; its diff id lies beside it."""
     key = hashlib.sha256(layer.recipe.encode()).hexdigest()[:16]
-    packed = _directory(bed) / f"layer-{layer.name}-{key}.tar.gz"
-    note = packed.with_suffix(".diff-id")
+    archive = _directory(bed) / f"layer-{layer.name}-{key}.tar.gz"
+    note = archive.with_suffix(".diff-id")
     if not note.exists():
         say(f"making the {layer.name} layer")
         root = Path(tempfile.mkdtemp(prefix="root-", dir=_directory(bed)))
         try:
             root.chmod(0o755)
             layer.make(root)
-            note.write_text(oci.pack_layer(root, packed).diff_id)
+            note.write_text(oci.pack_layer(root, archive).diff_id)
         finally:
             shutil.rmtree(root)
-    return oci.Layer(packed, note.read_text())
+    return oci.Layer(archive, note.read_text())

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.cluster.bed.model import BedError
 from tests.cluster.bed.shell import run
 
-DEBIAN_PACKAGES = ("ca-certificates", "git", "python3", "python3-venv")
+DEBIAN_PACKAGES = ("ca-certificates", "git", "procps", "python3", "python3-venv", "tmux")
 USER_ID = 1000
 
 _PAUSE_SOURCE = Path(__file__).parent / "pause.c"
@@ -51,7 +51,7 @@ def make_busybox(root: Path) -> None:
     for name in run(["/bin/busybox", "--list"]).split():
         if name != "busybox":
             (binaries / name).symlink_to("busybox")
-    _basics(root)
+    make_users(root)
 
 
 def make_agent_user(root: Path) -> None:
@@ -75,7 +75,8 @@ def make_pause(root: Path) -> None:
     run(["gcc", "-static", "-Os", "-s", "-o", root / "pause", _PAUSE_SOURCE])
 
 
-def _basics(root: Path) -> None:
+def make_users(root: Path) -> None:
+    """What every image has, however small: users, a home, a place for scratch."""
     for name in ("etc", "root", "tmp"):
         (root / name).mkdir()
     (root / "tmp").chmod(0o1777)

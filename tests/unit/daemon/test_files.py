@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import socket
 import stat
 import subprocess
+import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from daemon import files
 from tests.unit.daemon.harness import Daemon, head, names_in, problem, read_all, wait_until
 
 if TYPE_CHECKING:
@@ -301,6 +304,37 @@ def test_54_a_full_disk_is_told_and_left_as_it_was(daemon: Daemon, mounted: Path
 
 
 @needs_root
+def test_33_a_file_that_the_user_may_not_write_is_not_replaced() -> None:
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o777)
+        path = Path(place) / "file"
+        path.write_bytes(b"old")
+        path.chmod(0o444)
+        is_root = os.geteuid() == 0
+        if is_root:
+            os.seteuid(54321)  # root may write whatever its mode says
+        try:
+            with pytest.raises(PermissionError):
+                files.Writer(os.fsencode(path), None)
+        finally:
+            if is_root:
+                os.seteuid(0)
+        assert list(Path(place).iterdir()) == [path]
+        path.chmod(0o755)
+        writer = files.Writer(os.fsencode(path), None)
+        writer.write(b"new")
+        assert (writer.commit(), path.read_bytes()) == (0o755, b"new")
+
+
+def test_36_a_program_that_runs_is_replaced(daemon: Daemon, tmp_path: Path) -> None:
+    path = tmp_path / "sleep"
+    shutil.copy("/bin/sleep", path)
+    with subprocess.Popen([path, "60"]) as running:
+        assert daemon.put(path, b"new").status_code == 200
+        running.kill()
+    assert path.read_bytes() == b"new"
+
+
 def test_36_a_writable_file_in_a_read_only_directory(daemon: Daemon, mounted: Path) -> None:
     tiny = mounted / "tiny"
     (tiny / "x").touch()

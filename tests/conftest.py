@@ -1,0 +1,30 @@
+"""What all tests share: which of them must not run at the same time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xdist.scheduler import LoadScopeScheduling
+
+if TYPE_CHECKING:
+    import pytest
+    from xdist.remote import Producer
+
+TOGETHER = ("tests/cluster/", "tests/conformance/")
+"""There is one cluster, and the daemons under runc are shared: each of these goes to one worker, in order."""
+
+
+class Scheduling(LoadScopeScheduling):
+    """Every test by itself to whichever worker is free, but for those that belong together.
+
+    Not xdist's own marks for that (`xdist_group`): with pytest 9.2 they do nothing, for xdist 3.8 writes them
+    into a field that pytest no longer reads.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    """Whatever `--dist` says."""
+    return Scheduling(config, log)
