@@ -1,4 +1,4 @@
-"""The three ways to a session's shell: its socket, its terminal, and where it talks to itself."""
+"""The ways to a session's shell: its socket, its terminal, and where it talks to itself."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _CHUNK_BYTES = 64 * 1024
 class Dialogue:
     """What goes to the shell and what comes from it."""
 
-    def __init__(self, terminal: Terminal, control: int, remarks: int) -> None:
+    def __init__(self, terminal: Terminal, control: int, lines: int, remarks: int) -> None:
         self._terminal = terminal
         self._control = control
         self._remarks = remarks
         for fd in (control, remarks):
             os.set_blocking(fd, False)
-        self._lines = Stdin(os.dup(control), is_open=True)
+        self._lines = Stdin(lines, is_open=True)
         self._heard = bytearray()
         self._is_deaf = False
         self._scanner = Scanner()

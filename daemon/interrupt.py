@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from daemon.process import Process
     from daemon.pty import Terminal
 
-GIVE_UP_S = 3.0
+GIVE_UP_S = 2.0
 """After KILL. A shell that has not come back by then loops without a program that could be killed and
 has Ctrl-C turned off: it goes, and the session with it."""
 _ROUND_S = 0.1

@@ -46,8 +46,8 @@ class Report(NamedTuple):
 
 
 def is_bash(path: bytes) -> bool:
-    """Whether the program of that path is bash, by its name."""
-    return os.path.basename(path) == b"bash"
+    """Whether the program of that path is bash, by its own name."""
+    return os.path.basename(os.path.realpath(path)) == b"bash"
 
 
 def launch(path: bytes, terminal: str) -> tuple[bytes, ...]:
@@ -55,12 +55,18 @@ def launch(path: bytes, terminal: str) -> tuple[bytes, ...]:
 
     The first shell opens the terminal, and with it becomes its controlling process, then is
     replaced: to start a program like that would take a fork, which costs more the larger we are.
+    busybox takes the end of a background job for the end of its stdin, so all but bash, which knows no
+    other way, read their lines from a pipe as a script. It is their stdout until they have opened it.
     """
     bare = (b"--norc",) if is_bash(path) else ()
-    options = (b"--norc", b"--noediting", b"-i") if is_bash(path) else (b"-i",)
+    options = (b"--norc", b"--noediting", b"-i") if is_bash(path) else (b"-i", b"/proc/self/fd/1")
     applet = (b"sh",) if os.path.basename(path) == b"busybox" else ()
     script = f': <{terminal}; exec "$0" "$@"'.encode()
     return (path, *applet, *bare, b"-c", script, path, *applet, *options)
+
+
+FIRST_LINE = b"exec >&2\n"
+"""For shells that read from a pipe."""
 
 
 def startup(*, rc: bool) -> bytes:
@@ -95,7 +101,8 @@ def command(token: str, text: bytes, status: int, terminal: str, *, typed: bool)
 
 def back(token: str) -> bytes:
     """The line after it."""
-    return f"{{ \\command echo {token} {BACK} $? >&0; }} 2>/dev/null\n".encode()
+    # After an open quote within `eval` bash takes the next word for none of its own, were it `{`.
+    return f"\n{{ \\command echo {token} {BACK} $? >&0; }} 2>/dev/null\n".encode()
 
 
 def reports(buffer: bytearray) -> list[Report]:

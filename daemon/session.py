@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import select
+import signal
 import threading
 import time
 from collections import deque
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 from daemon import log, script, tree
 from daemon.dialogue import Dialogue
 from daemon.interrupt import Interrupt
-from daemon.stop import Stop
+from daemon.stop import Stop, send
 from daemon.turns import Turn
 from sandman.errors import ConflictError, SandmanError
 from sandman.sessions import ENDED, GRACE_S, IDLE, INPUT, INTERRUPT, LEAVE, RUN, RUNNING
@@ -65,10 +66,10 @@ class Session:
         name: str,
         process: Process,
         terminal: Terminal,
-        fds: tuple[int, int],
+        fds: tuple[int, int, int],
         others: Callable[[], list[tree.Life]],
     ) -> None:
-        """`fds`: our ends of the shell's socket, and of where it talks to itself."""
+        """`fds`: our ends of the shell's socket, of where it reads, and of where it talks to itself."""
         self.name = name
         self.process = process
         self.exit_code: int | None = None
@@ -132,6 +133,8 @@ class Session:
     def end(self) -> None:
         """Have it ended with all that it started."""
         self.process.stop_asked = True
+        # An interactive shell does not heed TERM; this it hands on to its jobs and goes.
+        send(self.process.pid, signal.SIGHUP)
         self.process.nudge()
 
     def abandon(self) -> None:
@@ -189,7 +192,7 @@ class Session:
         for report in self._dialogue.hear(ready):
             self._report(report)
         self._write(self._dialogue.read(ready))
-        if self.process.end is not None and self._stop is None:
+        if self.process.end is not None and not self.process.stop_asked:
             self._shell_ended()
 
     def _keep_time(self, now: float) -> None:
@@ -281,7 +284,7 @@ class Session:
         """Answer with what a command left behind that ended unseen."""
         self._turn = turn
         left, self._left = self._left, None
-        self._dialogue.resume(turn.spec)
+        self._dialogue.take(self._dialogue.resume(turn.spec._replace(expect=())))
         self._answer(left)
 
     def _busy(self) -> ConflictError:
@@ -383,7 +386,7 @@ class Session:
     def _step(self, interrupt: Interrupt, now: float) -> None:
         interrupt.step(now)
         if interrupt.must_end:
-            self.process.stop_asked = True
+            self.end()
         elif self._command is not None:
             # The line after the command may have been forgotten with it; one too many is passed over.
             self._dialogue.say(script.back(self._command.token))

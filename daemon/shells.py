@@ -159,25 +159,27 @@ class Shells:
         wanted = wire.ExecSpec(argv=("",), cwd=spec.cwd, env=environment, user=spec.user)
         tag = process.tag.decode()
         sandbox = self._processes.sandbox
-        path = b""
-
-        def arguments(found: bytes) -> tuple[bytes, ...]:
-            nonlocal path
-            path = found
-            return script.launch(found, terminal.path)
-
         terminal = _terminal(spec)
         ours: list[int] = []
         theirs: list[int] = []
         try:
-            program = plan_shell(wanted, sandbox, tag, spec.shell, arguments)
+            program = plan_shell(
+                wanted, sandbox, tag, spec.shell, lambda path: script.launch(path, terminal.path)
+            )
             if program.user is not None:
                 terminal.give(program.user.uid)
-            for fd, far in (_pair(), os.pipe()):
-                ours.append(fd)
-                theirs.append(far)
-            fds = Descriptors(theirs[0], theirs[1], theirs[1])
-            self._processes.open_shell(process, program, fds)
+            control, stdin = _pair()
+            remarks, stderr = os.pipe()
+            ours += [control, remarks]
+            theirs += [stdin, stderr]
+            if script.is_bash(program.paths[0]):
+                lines, stdout = os.dup(control), stderr
+            else:
+                stdout, lines = os.pipe()
+                theirs.append(stdout)
+                os.write(lines, script.FIRST_LINE)
+            ours.insert(1, lines)
+            self._processes.open_shell(process, program, Descriptors(stdin, stdout, stderr))
         except BaseException:
             terminal.close()
             for fd in ours:
@@ -187,9 +189,9 @@ class Shells:
             for fd in theirs:
                 os.close(fd)
         others = functools.partial(self._processes.others, process)
-        session = Session(spec.name, process, terminal, (ours[0], ours[1]), others)
+        session = Session(spec.name, process, terminal, (control, lines, remarks), others)
         startup = session.ask(TurnSpec(RUN, script.startup(rc=spec.rc)), self.boot_id)
-        return Shell(spec, os.fsdecode(path), session, startup)
+        return Shell(spec, os.fsdecode(program.paths[0]), session, startup)
 
 
 def _pair() -> tuple[int, int]:

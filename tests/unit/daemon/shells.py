@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,8 +12,6 @@ import pytest
 from sandman import sessions
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.unit.daemon.harness import Daemon
 
 KINDS = ("bash", "dash", "busybox")
@@ -85,12 +83,6 @@ class Shell:
 def alive(pid: int) -> bool:
     """Whether the process lives, zombies apart."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
-
-
-def is_root() -> bool:
-    """Whether other users can be tried."""
-    return os.geteuid() == 0
