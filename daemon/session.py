@@ -21,7 +21,17 @@ from daemon.interrupt import Interrupt
 from daemon.stop import Stop, send
 from daemon.turns import Turn
 from sandman.errors import ConflictError, SandmanError
-from sandman.sessions import ENDED, GRACE_S, IDLE, INPUT, INTERRUPT, LEAVE, RUN, RUNNING
+from sandman.sessions import (
+    ENDED,
+    GRACE_S,
+    IDLE,
+    INPUT,
+    INTERRUPT,
+    LEAVE,
+    RUN,
+    RUNNING,
+    SessionResult,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -270,6 +280,10 @@ class Session:
         self._write(self._dialogue.resume(turn.spec))
 
     def _ask_interrupt(self, turn: Turn, now: float) -> None:
+        target = turn.spec.data.decode()
+        if target and target != self.command_id:
+            turn.answer(SessionResult(turn.id, state=self.state))
+            return
         if self._command is None:
             self._collect(turn)
             return

@@ -95,7 +95,7 @@ class SessionSpec(NamedTuple):
 class TurnSpec(NamedTuple):
     """What a caller asks of a session.
 
-    `data`: the command, or what is typed. `expect`: literal texts, any of which ends the turn.
+    `data`: the command, what is typed, or the id of the one command that an interruption is meant for. `expect`: literal texts, any of which ends the turn.
     `on_timeout`: `interrupt` or `leave`, for a command whose time is up.
     """
 
@@ -115,7 +115,8 @@ class TurnSpec(NamedTuple):
         if self.command_id is not None:
             body["command_id"] = self.command_id
         if self.kind == INTERRUPT:
-            return {**body, "grace_s": self.grace_s}
+            target = {"target": self.data.decode()} if self.data else {}
+            return {**body, **target, "grace_s": self.grace_s}
         if self.timeout_s is not None:
             body["timeout_s"] = self.timeout_s
         if self.expect:
@@ -139,7 +140,9 @@ class TurnSpec(NamedTuple):
             output_limit=reader.count("output_limit", DEFAULT_OUTPUT_LIMIT, MAX_OUTPUT_LIMIT),
         )
         if kind == INTERRUPT:
-            spec = spec._replace(grace_s=_seconds(reader, "grace_s", GRACE_S, MAX_GRACE_S))
+            target = (_id(reader, "target") or "").encode()
+            grace_s = _seconds(reader, "grace_s", GRACE_S, MAX_GRACE_S)
+            spec = spec._replace(data=target, grace_s=grace_s)
         else:
             spec = spec._replace(timeout_s=reader.seconds("timeout_s"), expect=_expect(reader))
         if kind == RUN:
