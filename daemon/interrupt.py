@@ -19,6 +19,9 @@ GIVE_UP_S = 2.0
 """After KILL. A shell that has not come back by then loops without a program that could be killed and
 has Ctrl-C turned off: it goes, and the session with it."""
 _ROUND_S = 0.1
+_SUSPEND_S = 0.5
+"""For the shell to see that its command was suspended, and to come back: mostly at once. Only what
+ignores that, too, has it killed under its shell's eyes."""
 _SLACK_S = 2 / float(os.sysconf("SC_CLK_TCK"))
 """/proc counts starts in ticks."""
 
@@ -58,8 +61,9 @@ class Interrupt:
             self._is_suspended = True
             if self._terminal.foreground != self._shell.pid:
                 self._terminal.suspend()
-            self.next_at = now + _ROUND_S
-        elif now < self._kill_at + GIVE_UP_S:
+                now += _SUSPEND_S
+            self.next_at = now
+        elif now < self._kill_at + _SUSPEND_S + GIVE_UP_S:
             self.kill()
             self.next_at = now + _ROUND_S
         else:

@@ -174,15 +174,6 @@ def test_27_hundreds_of_commands_in_one_session(shell: Shell) -> None:
         assert shell.out(f"echo {n}") == f"{n}\n"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-def test_27_ten_thousand_commands_in_one_session(daemon: Daemon) -> None:
-    with Shell(daemon) as shell:
-        for n in range(10_000):
-            result = shell.run(f"x=$((x+1)); echo $x {n}")
-            assert result.output == f"{n + 1} {n}\n".encode()
-
-
 # --- sessions beside each other ------------------------------------------------------------------
 
 
