@@ -27,7 +27,7 @@ from sandman.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from daemon.state import Sandbox
     from sandman.wire import ExecSpec
@@ -66,21 +66,14 @@ def plan(spec: ExecSpec, sandbox: Sandbox, tag: str) -> Program:
     return Program(argv, tuple(paths), cwd, environment, user, mark)
 
 
-def plan_shell(
-    spec: ExecSpec,
-    sandbox: Sandbox,
-    tag: str,
-    wanted: str | None,
-    arguments: Callable[[bytes], tuple[bytes, ...]],
-) -> Program:
-    """The same for a shell that stays. `spec`: its directory, environment and user.
+def plan_shell(spec: ExecSpec, sandbox: Sandbox, tag: str, wanted: str | None) -> Program:
+    """The same for a shell that stays, its path in place of its arguments.
 
     Args:
-        spec: what the shell is to find.
+        spec: its directory, environment and user.
         sandbox: where it is started.
         tag: marks its tree.
         wanted: name or path of the shell; None: bash, else sh.
-        arguments: its arguments, for the path where it was found.
 
     Raises:
         SandmanError: no such shell; directory or user at fault.
@@ -93,7 +86,7 @@ def plan_shell(
     if not paths:
         raise PathNotFoundError(f"the image has no {wanted or 'bash and no sh'}", field="shell")
     environment[tree.TAG] = tag.encode()
-    return Program(arguments(paths[0]), (paths[0],), cwd, environment, user)
+    return Program((paths[0],), (paths[0],), cwd, environment, user)
 
 
 def _directory(path: bytes) -> bytes:

@@ -157,46 +157,49 @@ class Shells:
     def _spawn(self, spec: SessionSpec, process: Process) -> Shell:
         environment = (*script.SHELL_VARIABLES, *script.NO_PAGER, *spec.env)
         wanted = wire.ExecSpec(argv=("",), cwd=spec.cwd, env=environment, user=spec.user)
-        tag = process.tag.decode()
-        sandbox = self._processes.sandbox
+        program = plan_shell(wanted, self._processes.sandbox, process.tag.decode(), spec.shell)
+        path = program.paths[0]
         terminal = _terminal(spec)
-        ours: list[int] = []
-        theirs: list[int] = []
+        program = program._replace(argv=script.launch(path, terminal.path))
+        ways = Ways(by_pipe=not script.is_bash(path))
         try:
-            program = plan_shell(
-                wanted, sandbox, tag, spec.shell, lambda path: script.launch(path, terminal.path)
-            )
             if program.user is not None:
                 terminal.give(program.user.uid)
-            control, stdin = _pair()
-            remarks, stderr = os.pipe()
-            ours += [control, remarks]
-            theirs += [stdin, stderr]
-            if script.is_bash(program.paths[0]):
-                lines, stdout = os.dup(control), stderr
-            else:
-                stdout, lines = os.pipe()
-                theirs.append(stdout)
-                os.write(lines, script.FIRST_LINE)
-            ours.insert(1, lines)
-            self._processes.open_shell(process, program, Descriptors(stdin, stdout, stderr))
+                ways.give(program.user.uid)
+            self._processes.open_shell(process, program, ways.theirs)
         except BaseException:
             terminal.close()
-            for fd in ours:
+            for fd in ways.ours:
                 os.close(fd)
             raise
         finally:
-            for fd in theirs:
+            for fd in set(ways.theirs):
                 os.close(fd)
         others = functools.partial(self._processes.others, process)
-        session = Session(spec.name, process, terminal, (control, lines, remarks), others)
+        session = Session(spec.name, process, terminal, ways.ours, others)
         startup = session.ask(TurnSpec(RUN, script.startup(rc=spec.rc)), self.boot_id)
-        return Shell(spec, os.fsdecode(program.paths[0]), session, startup)
+        return Shell(spec, os.fsdecode(path), session, startup)
 
 
-def _pair() -> tuple[int, int]:
-    ours, theirs = socket.socketpair()
-    return ours.detach(), theirs.detach()
+class Ways:
+    """What a shell is connected by: a socket, where it reads its lines, and where it talks to itself.
+
+    `by_pipe`: it reads from a pipe of its own, else from the socket.
+    """
+
+    def __init__(self, *, by_pipe: bool) -> None:
+        ours, theirs = socket.socketpair()
+        control, stdin = ours.detach(), theirs.detach()
+        remarks, stderr = os.pipe()
+        stdout, lines = os.pipe() if by_pipe else (stderr, os.dup(control))
+        if by_pipe:
+            os.write(lines, script.FIRST_LINE)
+        self.ours = (control, lines, remarks)
+        self.theirs = Descriptors(stdin, stdout, stderr)
+
+    def give(self, uid: int) -> None:
+        """Let this user's shell open its pipe by path."""
+        os.fchown(self.theirs.stdout, uid, -1)
 
 
 def _terminal(spec: SessionSpec) -> Terminal:
