@@ -61,14 +61,14 @@ class Terminal:
             return b""
 
     def mark(self, text: bytes) -> bool:
-        """Write this behind all that was written so far; False: there is no room just now.
+        """Write this behind all that was written so far; False: it cannot be done just now.
 
         What a program has written arrives here only after a while of the kernel's. Once this text
         has come all that was written before it has come, too.
         """
         try:
             return os.write(self._slave, text) == len(text)
-        except BlockingIOError:
+        except OSError:  # full; or hung up, as root can have it
             return False
 
     def interrupt(self) -> None:

@@ -15,11 +15,12 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from daemon import log, script, tree
+from daemon import log, script
+from daemon.command import Command
 from daemon.dialogue import Dialogue
 from daemon.interrupt import Interrupt
-from daemon.stop import Stop, send
-from daemon.turns import Turn
+from daemon.stop import Stop, kill_now, send
+from daemon.turns import Book, Turn
 from sandman.errors import ConflictError, SandmanError
 from sandman.sessions import (
     ENDED,
@@ -36,36 +37,10 @@ from sandman.sessions import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from daemon import tree
     from daemon.process import Process
     from daemon.pty import Terminal
     from sandman.sessions import TurnSpec
-
-MAX_TURNS = 1024
-"""Remembered, so that none runs twice: whoever asks again after a lost answer does so within seconds."""
-MAX_KEPT_BYTES = 4 * 1024 * 1024
-"""Output in answers that were given, the oldest dropped first; the last one is kept however long."""
-_BEGIN_S = 1.0
-"""Ctrl-C would be lost on a shell that has yet to read its command; it gets so long for that."""
-_MARK_S = 5.0
-"""For the mark behind the last output; it comes at once unless the machine is on its knees."""
-
-
-class Command:
-    """What the shell runs."""
-
-    def __init__(self, command_id: str) -> None:
-        self.id = command_id
-        self.token = os.urandom(8).hex()
-        self.born = tree.now()
-        self.started = time.monotonic()
-        self.has_begun = False
-        self.status: int | None = None
-        self.interrupted = False
-        self.is_back = False
-        """The shell is done with it, or gone; what it wrote may still be on its way."""
-        self.mark = b""
-        self.is_marked = False
-        self.mark_until = math.inf
 
 
 class Session:
@@ -97,8 +72,7 @@ class Session:
         self._is_ending = False
         self._status = 0
         self._inbox: deque[Turn] = deque()
-        self._turns: dict[str, Turn] = {}
-        self._count = 0
+        self._book = Book()
         self._lock = threading.Lock()
 
     # --- from other threads ---
@@ -123,19 +97,12 @@ class Session:
             ConflictError: the id was used for something else, or the session has ended.
         """
         with self._lock:
-            known = self._turns.get(spec.command_id or "")
-            if known is not None:
-                if known.spec != spec:
-                    raise ConflictError(
-                        f"command_id {known.id} was used for something else", field="command_id"
-                    )
-                return known
+            turn = self._book.find(spec)
+            if turn is not None:
+                return turn
             if self.is_over:
                 raise self._ended()
-            self._count += 1
-            name = spec.command_id or f"t{self._count:x}-{os.urandom(4).hex()}"
-            turn = self._turns[name] = Turn(spec, name, boot_id)
-            self._trim()
+            turn = self._book.enter(spec, boot_id)
             self._inbox.append(turn)
         self.process.nudge()
         return turn
@@ -153,17 +120,6 @@ class Session:
         self._dialogue.close()
         self.process.close()
 
-    def _trim(self) -> None:
-        turns = list(self._turns.values())
-        for turn in turns[: max(0, len(turns) - MAX_TURNS)]:
-            if turn.is_done:
-                del self._turns[turn.id]
-        excess = sum(turn.size for turn in turns) - MAX_KEPT_BYTES
-        for turn in turns[:-2]:
-            if excess > 0:
-                excess -= turn.size
-                turn.forget()
-
     def _ended(self) -> ConflictError:
         code = self.exit_code
         return ConflictError(
@@ -180,6 +136,7 @@ class Session:
                 self._look(time.monotonic())
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave callers waiting
             log.line(f"session {self.name}: {type(error).__name__}: {error}")
+            kill_now(self.process, self._others())
             self._over(None)
         finally:
             self._dialogue.close()
@@ -223,16 +180,14 @@ class Session:
 
     def _due(self, interrupt: Interrupt) -> float:
         command = self._command
-        if command is None or command.has_begun:
-            return interrupt.next_at
-        return max(interrupt.next_at, command.started + _BEGIN_S)
+        return interrupt.next_at if command is None else command.reachable_at(interrupt.next_at)
 
     def _wait_ms(self) -> int | None:
         now = time.monotonic()
         command = self._command
         times = [math.inf if self._turn is None else self._turn.deadline]
         if command is not None and command.is_back:
-            times = [now + 0.01 if not command.is_marked else command.mark_until]
+            times = [command.next_at]
         elif self._interrupt is not None:
             times.append(self._due(self._interrupt))
         if self._stop is not None:
@@ -248,7 +203,7 @@ class Session:
             act(turn, now)
         except SandmanError as error:
             with self._lock:
-                self._turns.pop(turn.id, None)
+                self._book.strike(turn)
             turn.fail(error)
 
     def _begin(self, turn: Turn, _now: float) -> None:
@@ -323,34 +278,16 @@ class Session:
 
     def _report(self, report: script.Report) -> None:
         command = self._command
-        if command is None or command.token != report.token or command.is_back:
+        if command is None:
             return
-        if report.word == script.BEGIN:
-            command.has_begun = True
+        if command.hears(report):
+            self._dialogue.look_for(command.mark)
+        elif report == script.Report(command.token, script.BEGIN):
             self._dialogue.say(script.back(command.token))
-        elif report.word == script.END:
-            command.status = report.status
-        else:
-            self._come_back(command, report.status)
-
-    def _come_back(self, command: Command, status: int) -> None:
-        """The shell is done; what was written may still be on its way."""
-        command.is_back = True
-        if command.status is None:
-            command.status = status
-        command.mark = os.urandom(16).hex().encode()
-        command.mark_until = time.monotonic() + _MARK_S
-        self._dialogue.look_for(command.mark)
 
     def _see_mark(self, command: Command, now: float) -> None:
-        try:
-            command.is_marked = command.is_marked or self._terminal.mark(command.mark)
-        except OSError:
-            # The shell is gone, and the terminal hung up with it: nothing more can be written.
-            while data := self._terminal.read():
-                self._write(data)
-            command.mark_until = now
-        if now >= command.mark_until and self._command is command:
+        command.put_mark(self._terminal)
+        if now >= command.late_at:
             self._dialogue.settle()
             self._finish()
 
@@ -419,8 +356,8 @@ class Session:
         if self._command is None:
             self._over(None)
         elif not self._command.is_back:
-            self._command.status = None
-            self._come_back(self._command, self._code())
+            self._command.come_back(self._code())
+            self._dialogue.look_for(self._command.mark)
 
     def _code(self) -> int:
         """The shell's exit code in the shell's own convention."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from daemon.exchange import CallerGoneError
+from sandman.errors import ConflictError
 from sandman.sessions import RUNNING, SessionResult
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from sandman.errors import SandmanError
     from sandman.sessions import TurnSpec
 
+MAX_TURNS = 1024
+"""Remembered, so that none runs twice: whoever asks again after a lost answer does so within seconds."""
+MAX_KEPT_BYTES = 4 * 1024 * 1024
+"""Output in answers that were given, the oldest dropped first; the last one is kept however long."""
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
@@ -111,6 +116,50 @@ class Turn:
         """Keep the answer without its output."""
         if self.result is not None and self.size:
             self.result = self.result._replace(output=b"", notices=b"", output_truncated=True)
+
+
+class Book:
+    """The turns of a session by their ids, the last ones with their answers."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, Turn] = {}
+        self._count = 0
+
+    def find(self, spec: TurnSpec) -> Turn | None:
+        """The turn that this very call began before.
+
+        Raises:
+            ConflictError: the id was used for something else.
+        """
+        known = self._turns.get(spec.command_id or "")
+        if known is not None and known.spec != spec:
+            raise ConflictError(
+                f"command_id {known.id} was used for something else", field="command_id"
+            )
+        return known
+
+    def enter(self, spec: TurnSpec, boot_id: str) -> Turn:
+        """A new turn."""
+        self._count += 1
+        name = spec.command_id or f"t{self._count:x}-{os.urandom(4).hex()}"
+        turn = self._turns[name] = Turn(spec, name, boot_id)
+        self._trim()
+        return turn
+
+    def strike(self, turn: Turn) -> None:
+        """It never was."""
+        self._turns.pop(turn.id, None)
+
+    def _trim(self) -> None:
+        turns = list(self._turns.values())
+        for turn in turns[: max(0, len(turns) - MAX_TURNS)]:
+            if turn.is_done:
+                del self._turns[turn.id]
+        excess = sum(turn.size for turn in turns) - MAX_KEPT_BYTES
+        for turn in turns[:-2]:
+            if excess > 0:
+                excess -= turn.size
+                turn.forget()
 
 
 class Scanner:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sandman import sessions
-from tests.unit.daemon.harness import Daemon, head, problem, processes_with, wait_until
+from tests.unit.daemon.harness import ROOT, Daemon, head, problem, processes_with, wait_until
 from tests.unit.daemon.shells import KINDS, Shell, alive, shell_of
 
 if TYPE_CHECKING:
@@ -32,6 +33,16 @@ def shell(request, daemon: Daemon, tmp_path: Path) -> Iterator[Shell]:
 def bash(daemon: Daemon, tmp_path: Path) -> Iterator[Shell]:
     with Shell(daemon, shell="bash", cwd=str(tmp_path)) as one:
         yield one
+
+
+def test_the_start_of_a_daemon_does_not_pay_for_sessions() -> None:
+    script = "import sys, daemon.serve, daemon.application; print(*sorted(sys.modules))"
+    argv = [sys.executable, "-S", "-c", script]
+    ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = ended.stdout.split()
+    assert "daemon.handles" in loaded
+    late = {"sandman.sessions", "termios", "daemon.pty", "daemon.sessions", "daemon.session"}
+    assert not late & set(loaded)
 
 
 # --- what a command gives ------------------------------------------------------------------------
@@ -597,9 +608,9 @@ def test_the_number_of_sessions_is_limited(start) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to switch")
-def test_10_another_user_has_a_terminal_and_job_control(daemon: Daemon) -> None:
-    name = f"s-{uuid.uuid4().hex[:6]}"
-    with Shell(daemon, name, user=65534, cwd="/") as one:
+@pytest.mark.parametrize("kind", ["bash", "dash"])
+def test_10_another_user_has_a_terminal_and_job_control(daemon: Daemon, kind: str) -> None:
+    with Shell(daemon, shell=kind, user=65534, cwd="/") as one:
         assert one.out("id -u; test -t 1 && echo tty") == "65534\ntty\n"
         result = one.run("sleep 60", timeout_s=0.2)
         assert (result.state, result.timed_out) == ("idle", True)
