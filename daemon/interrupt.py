@@ -53,6 +53,7 @@ class Interrupt:
 
     def step(self, now: float) -> None:
         """Send what is due."""
+        send(self._shell.pid, signal.SIGCONT)  # a shell that was stopped does not come back
         if now < self._kill_at:
             # Twice: some take the first for a request and the second for an order.
             self._terminal.interrupt()

@@ -88,7 +88,7 @@ def command(token: str, text: bytes, status: int, terminal: str, *, typed: bool)
     quoted = b"'" + text.replace(b"'", b"'\\''") + b"'"
     before = f"(exit {status}) || " if status else ""
     stdin = terminal if typed else "/dev/null"
-    run = b"%beval %b <%b >%b 2>&1" % (
+    run = b"%b\\command eval %b <%b >%b 2>&1" % (
         before.encode(),
         quoted,
         stdin.encode(),

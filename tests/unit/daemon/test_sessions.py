@@ -142,6 +142,31 @@ def test_27_what_a_command_prints_is_never_taken_for_its_end(shell: Shell) -> No
         assert shell.out("set | head -c 0; echo $_ >/dev/null; echo ok") == "ok\n"
 
 
+def test_27_what_a_user_names_does_not_get_between(bash: Shell) -> None:
+    bash.run("echo() { false; }; eval() { :; }; printf() { :; }; exec() { :; }; test() { :; }")
+    bash.run("alias echo=false eval=false printf=false pwd='echo never'; unset IFS")
+    bash.run("set -o posix; set +o posix; trap 'x=$BASH_COMMAND' DEBUG; trap ': $?' ERR; set -f")
+    assert bash.run("\\command pwd; (exit 5)").exit_code == 5
+    assert bash.out("cat </proc/self/comm") == "cat\n"
+    traced = bash.run("trap - DEBUG; set -x; cat </proc/self/comm")
+    assert (traced.output.splitlines()[-1], traced.exit_code) == (b"cat", 0)
+    again = bash.run("set +x")
+    assert (again.output, again.exit_code) == (b"++ set +x\n", 0)
+
+
+def test_14_a_stopped_shell_goes_on(shell: Shell) -> None:
+    result = shell.run("kill -STOP $$; echo on", timeout_s=0.2)
+    assert (result.state, result.timed_out) == ("idle", True)
+    assert shell.out("echo fine") == "fine\n"
+
+
+def test_27_set_e_ends_the_session_as_it_would_a_login(shell: Shell) -> None:
+    assert shell.run("set -e; true").state == "idle"
+    result = shell.run("echo x; false; echo y")
+    assert (result.state, result.exit_code) == ("ended", 1)
+    assert b"y\n" not in result.output
+
+
 def test_27_the_prompt_and_words_on_jobs_stay_out(bash: Shell) -> None:
     assert bash.out("PS1='prompt> '; PS2='more> '; PROMPT_COMMAND='echo noise'") == ""
     assert bash.out("echo a\necho b") == "a\nb\n"
