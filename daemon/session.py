@@ -111,7 +111,8 @@ class Session:
         """Have it ended with all that it started."""
         self.process.stop_asked = True
         # An interactive shell does not heed TERM; this it hands on to its jobs and goes.
-        send(self.process.pid, signal.SIGHUP)
+        if self.process.end is None:
+            send(self.process.pid, signal.SIGHUP)
         self.process.nudge()
 
     def abandon(self) -> None:

@@ -368,12 +368,12 @@ def test_14_who_ignores_ctrl_c_is_killed_with_its_tree_and_the_shell_is_not(
     script = f"trap '' INT TERM TSTP; setsid sleep 60 & sleep 60; : {mark}; sleep 61"
     with ThreadPoolExecutor() as pool:
         running = pool.submit(shell.run, f'sh -c "{script}"; echo; : rest', timeout_s=30)
-        assert wait_until(lambda: processes_with(mark))
+        assert wait_until(lambda: processes_with(mark), 15)
         stopped = shell.interrupt(grace_s=0.2)
         result = running.result(20)
     assert (stopped.state, stopped.interrupted) == ("idle", True)
     assert (result.interrupted, result.timed_out, result.state) == (True, False, "idle")
-    assert wait_until(lambda: not processes_with(mark))
+    assert wait_until(lambda: not processes_with(mark), 15)
     assert shell.out("echo $x") == "kept\n"
 
 
