@@ -86,7 +86,7 @@ def plan_shell(spec: ExecSpec, sandbox: Sandbox, tag: str, wanted: str | None) -
     if not paths:
         raise PathNotFoundError(f"the image has no {wanted or 'bash and no sh'}", field="shell")
     environment[tree.TAG] = tag.encode()
-    return Program((paths[0],), (paths[0],), cwd, environment, user)
+    return Program((paths[0],), (paths[0],), cwd, environment, user, tree.mark_of(tag))
 
 
 def _directory(path: bytes) -> bytes:

@@ -237,10 +237,9 @@ class Processes:
             SandmanError, StartFailedError: it did not start.
         """
         try:
-            shell.pid = spawn(program, fds, self._reaper, shell.on_end)
+            shell.pid = spawn(program, fds, self._reaper, shell.on_end, self._oom_score)
         except (OSError, DirectoryError) as error:
             raise explain(error, program) from error
-        kernel.offer_to_oom_killer(shell.pid, self._oom_score)
 
     def evict(self, shell: Process) -> None:
         """It never started."""
