@@ -104,6 +104,14 @@ hello: cluster-up ## one sandbox there and back, from the command line
 	$(PY) -m sandman.cli pools; \
 	$(PY) -m sandman.cli run --image $(BASE) -- python3 -c 'print("hello from a sandbox")'
 
+.PHONY: lock-swerex
+lock-swerex: setup ## resolve what SWE-ReX's own tests need anew (tests/conformance)
+	$(PY) -m pip install --quiet --disable-pip-version-check uv
+	$(PY) -m uv pip compile tests/conformance/swerex.in --universal --python-version 3.11 --upgrade \
+		--generate-hashes --no-header --no-annotate --no-emit-index-url --quiet \
+		--output-file tests/conformance/swerex.lock
+	! grep -nE '://|^ *-(i|f|-index|-extra-index|-find)' tests/conformance/swerex.lock
+
 .PHONY: images
 images: setup ## build the images and push them to REGISTRY
 	$(PY) -m scripts.images --registry $(REGISTRY) --base $(BASE)

@@ -17,7 +17,8 @@ with a cut-down standard library. Hence the charter:
 A request's way, and with it the imports, from the top down: `__main__` opens the `listener` and
 starts `serve` (composition root) with `server` (threads) and `front` (health); `application` (what
 serves which path) and `routes` (who may); `execution`, `handles`, `transfers`, `handshake` (one
-conversation each); `runner` (sees a command through) and `follow` (who reads one that others started);
+conversation each), `sessions` with `shells`, `session` and what is below it (shells that stay; loaded at
+the first such call); `runner` (sees a command through) and `follow` (who reads one that others started);
 `replies` and `uploads` (JSON and frames); `attach` (bytes between a command and its caller), `outcome`
 and `connection`; `stop` (ends trees) and `exchange`; `processes` (the table), `drain` and `http1`
 (sans-IO); `process` (one command, its readers) and `launch` (what to start); `streams` (its pipes);

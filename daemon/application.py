@@ -11,7 +11,7 @@ from daemon.execution import Executions
 from daemon.handles import Handles
 from daemon.handshake import Handshake
 from daemon.processes import Processes
-from daemon.routes import Routes
+from daemon.routes import Later, Routes
 from daemon.runner import Runner
 from daemon.state import Sandbox
 from daemon.transfers import Transfers
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from daemon.config import Config
     from daemon.init import Reaper
+    from daemon.routes import Table
 
 
 def build(
@@ -44,7 +45,8 @@ def build(
     files = Transfers(sandbox)
     directories = Directories(sandbox)
     archives = Archives(sandbox)
-    table = {
+    sessions = Later(lambda: _sessions(processes))
+    table: Table = {
         "/healthz": {},
         "/v1/claim": {"POST": handshake.claim},
         "/v1/info": {"GET": handshake.info},
@@ -54,6 +56,11 @@ def build(
         "/v1/processes/{}/output": {"GET": handles.output},
         "/v1/processes/{}/stdin": {"POST": handles.stdin},
         "/v1/processes/{}/signal": {"POST": handles.signal},
+        "/v1/sessions": {"GET": sessions.to("list"), "POST": sessions.to("start")},
+        "/v1/sessions/{}": {"GET": sessions.to("get"), "DELETE": sessions.to("close")},
+        "/v1/sessions/{}/run": {"POST": sessions.to("run")},
+        "/v1/sessions/{}/input": {"POST": sessions.to("input")},
+        "/v1/sessions/{}/interrupt": {"POST": sessions.to("interrupt")},
         "/v1/files": {
             "GET": files.get,
             "HEAD": files.get,
@@ -67,3 +74,9 @@ def build(
         "/v1/archive": {"GET": archives.get, "PUT": archives.put},
     }
     return Routes(table, config.token_sha256, sandbox.boot_id)
+
+
+def _sessions(processes: Processes) -> object:
+    from daemon.sessions import Sessions  # noqa: PLC0415 - see `Later`
+
+    return Sessions(processes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import signal
 import threading
@@ -13,7 +14,7 @@ from daemon.exchange import Response
 from daemon.follow import follow, wait_settled
 from daemon.process import ROOM_BYTES
 from daemon.replies import Reply, dump
-from daemon.stop import Stop, send
+from daemon.stop import end_survivors, send
 from daemon.uploads import read_spec
 from sandman import names, wire
 from sandman.errors import BadRequestError, ConflictError
@@ -57,7 +58,7 @@ class Handles:
     def get(self, exchange: Exchange) -> None:
         """State and result, at once or when it has ended."""
         process = self._find(exchange)
-        wait_s = _seconds(exchange, "wait_s")
+        wait_s = seconds(exchange, "wait_s")
         if wait_s:
             wait_settled(process, exchange, wait_s)
         self._tell(exchange, process)
@@ -103,15 +104,9 @@ class Handles:
             process.stop_asked = True
             process.nudge()
             if process.is_settled and process.pid and self._members(process):
-                threading.Thread(target=self._end_survivors, args=(process,), daemon=True).start()
+                others = functools.partial(self._processes.others, process)
+                threading.Thread(target=end_survivors, args=(process, others), daemon=True).start()
         exchange.respond(Response(204))
-
-    def _end_survivors(self, process: Process) -> None:
-        """What the command left running in the background."""
-        stop = Stop(process, lambda: self._processes.others(process), time.monotonic())
-        while not stop.is_done:
-            stop.step(time.monotonic())
-            time.sleep(max(0.0, stop.next_at - time.monotonic()))
 
     def _members(self, process: Process) -> set[int]:
         return tree.members(tree.snapshot() or {}, process.life, self._processes.others(process))
@@ -181,14 +176,15 @@ def _offset(query: dict[str, bytes], name: str) -> int | None:
     return int(text)
 
 
-def _seconds(exchange: Exchange, name: str) -> float:
+def seconds(exchange: Exchange, name: str) -> float | None:
+    """A parameter of the query, a number of seconds up to MAX_WAIT_S; None when absent."""
     text = http1.parse_query(exchange.head.query).get(name)
     if text is None:
-        return 0.0
+        return None
     try:
-        seconds = float(text)
+        value = float(text)
     except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds <= MAX_WAIT_S:
+        value = math.nan
+    if not 0 <= value <= MAX_WAIT_S:
         raise BadRequestError(f"{name} must be 0 to {MAX_WAIT_S:.0f} seconds", field=name)
-    return seconds
+    return value

@@ -4,7 +4,7 @@ Nothing is started here. What cannot be is told as the API says: a program that 
 result, a directory or user that is not is an error.
 """
 
-# ruff: noqa: PTH110, PTH116, PTH118
+# ruff: noqa: PTH110, PTH116, PTH118, PTH119
 # pathlib costs 5 ms at each pod's start.
 
 from __future__ import annotations
@@ -66,6 +66,29 @@ def plan(spec: ExecSpec, sandbox: Sandbox, tag: str) -> Program:
     return Program(argv, tuple(paths), cwd, environment, user, mark)
 
 
+def plan_shell(spec: ExecSpec, sandbox: Sandbox, tag: str, wanted: str | None) -> Program:
+    """The same for a shell that stays, its path in place of its arguments.
+
+    Args:
+        spec: its directory, environment and user.
+        sandbox: where it is started.
+        tag: marks its tree.
+        wanted: name or path of the shell; None: bash, else sh.
+
+    Raises:
+        SandmanError: no such shell; directory or user at fault.
+    """
+    cwd = _directory(sandbox.absolute(encode(spec.cwd or "")))
+    environment = _environment(spec, sandbox)
+    user = _user(spec, sandbox)
+    names = _SHELLS if wanted is None else (encode(wanted),)
+    paths = _shell_paths(names, (environment.get(b"PATH"), sandbox.environment.get(b"PATH")), cwd)
+    if not paths:
+        raise PathNotFoundError(f"the image has no {wanted or 'bash and no sh'}", field="shell")
+    environment[tree.TAG] = tag.encode()
+    return Program((paths[0],), (paths[0],), cwd, environment, user, tree.mark_of(tag))
+
+
 def _directory(path: bytes) -> bytes:
     shown = os.fsdecode(path)
     try:
@@ -107,13 +130,23 @@ def _shell(
     base: Mapping[bytes, bytes],
     cwd: bytes,
 ) -> tuple[tuple[bytes, ...], list[bytes]]:
-    for search in (environment.get(b"PATH"), base.get(b"PATH"), _PLACES):
-        for name in _SHELLS:
-            paths = _candidates(name, search, cwd)
-            if paths:
-                options = (b"-l", b"-c") if spec.login else (b"-c",)
-                return (name, *options, encode(spec.shell or "")), paths
+    paths = _shell_paths(_SHELLS, (environment.get(b"PATH"), base.get(b"PATH")), cwd)
+    if paths:
+        options = (b"-l", b"-c") if spec.login else (b"-c",)
+        return (os.path.basename(paths[0]), *options, encode(spec.shell or "")), paths
     raise StartFailedError(127, "not_found", "the image has no bash and no sh: use argv\n")
+
+
+def _shell_paths(
+    names: tuple[bytes, ...], searches: tuple[bytes | None, ...], cwd: bytes
+) -> list[bytes]:
+    """The first of these names that is somewhere; a name with a slash is a path."""
+    for search in (*searches, _PLACES):
+        for name in names:
+            paths = _candidates(name, b"" if b"/" in name else search, cwd)
+            if paths:
+                return paths
+    return []
 
 
 def _program(name: bytes, search: bytes | None, cwd: bytes) -> list[bytes]:

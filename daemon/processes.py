@@ -29,6 +29,8 @@ _NULL_DEVICE = os.makedev(1, 3)
 MAX_ENDED = 1024
 """Ended commands remembered, so that an id is not run twice: some 3 MB. Whoever asks again after a
 lost answer does so within seconds, and no agent runs so many commands in that time."""
+MAX_ENDED_SHELLS = 64
+"""Whose background jobs are still told from a command's own."""
 MAX_KEPT_BYTES = 32 * 1024 * 1024
 """Output of ended commands that is kept, the oldest dropped first: three results as long as a result
 can be by default. It is the sandbox's memory. The last to end is kept however long it is."""
@@ -46,6 +48,7 @@ class Processes:
         self._reaper = reaper
         self._running: dict[str, Process] = {}
         self._ended: dict[str, Process] = {}
+        self._shells: list[Process] = []
         self._lock = threading.Lock()
         self._count = 0
         self._null_fd: int | None = None
@@ -62,7 +65,7 @@ class Processes:
     @property
     def running(self) -> int:
         """Commands that run."""
-        return len(self._running)
+        return len(self._running) + sum(shell.end is None for shell in self._shells)
 
     def reserve(self, exec_id: str | None, mark: bytes = b"") -> tuple[Process, bool]:
         """A place in the table, and whether it is a new one.
@@ -216,12 +219,40 @@ class Processes:
             self._running.pop(process.exec_id, None)
         process.settle()
 
+    def shelter(self, name: str) -> Process:
+        """A place for a session's shell: no command's tree, whose end spares others', but not listed."""
+        with self._lock:
+            self._count += 1
+            shell = Process(name, tree.make_tag(self.boot_id, self._count))
+            ended = [one for one in self._shells if one.end is not None]
+            for one in ended[: max(0, len(ended) - MAX_ENDED_SHELLS)]:
+                self._shells.remove(one)
+            self._shells.append(shell)
+        return shell
+
+    def open_shell(self, shell: Process, program: Program, fds: Descriptors) -> None:
+        """Start a session's shell in its place.
+
+        Raises:
+            SandmanError, StartFailedError: it did not start.
+        """
+        try:
+            shell.pid = spawn(program, fds, self._reaper, shell.on_end, self._oom_score)
+        except (OSError, DirectoryError) as error:
+            raise explain(error, program) from error
+
+    def evict(self, shell: Process) -> None:
+        """It never started."""
+        with self._lock:
+            self._shells.remove(shell)
+
     def others(self, process: Process) -> list[tree.Life]:
         """The lives of all other commands."""
         with self._lock:
             lives = [p.life for p in self._running.values() if p is not process and p.pid]
             ended = [p.life for p in self._ended.values() if p is not process and p.pid]
-            return lives + ended
+            shells = [p.life for p in self._shells if p is not process and p.pid]
+            return lives + ended + shells
 
 
 def _kept_bytes(process: Process) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from daemon import log
@@ -78,6 +79,26 @@ class Routes:
                 f"the sandbox's daemon was started anew: the call is for boot {boot_id[:64]}",
                 facts={"boot_id": self.boot_id},
             )
+
+
+class Later:
+    """Handlers that are made at the first call: what they import need not slow down each start."""
+
+    def __init__(self, make: Callable[[], object]) -> None:
+        self._make = make
+        self._made: object = None
+        self._lock = threading.Lock()
+
+    def to(self, name: str) -> Handler:
+        """The handler of that name."""
+
+        def handle(exchange: Exchange) -> None:
+            with self._lock:
+                if self._made is None:
+                    self._made = self._make()
+            getattr(self._made, name)(exchange)
+
+        return handle
 
 
 def _pattern(path: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
 from daemon import tree
@@ -95,6 +96,14 @@ class Stop:
             os.killpg(self._process.pid, number)
         except OSError:
             self.is_done = self._process.end is not None
+
+
+def end_survivors(process: Process, others: Callable[[], list[tree.Life]]) -> None:
+    """End what a command that is over left running in the background. Blocks meanwhile."""
+    stop = Stop(process, others, time.monotonic())
+    while not stop.is_done:
+        stop.step(time.monotonic())
+        time.sleep(max(0.0, stop.next_at - time.monotonic()))
 
 
 def send(pid: int, number: int) -> None:

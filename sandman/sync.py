@@ -25,12 +25,15 @@ from sandman._sync.files import Files
 from sandman._sync.follow import Follow
 from sandman._sync.process import Process
 from sandman._sync.sandbox import ExecOptions, Sandbox
+from sandman._sync.session import Session, SessionOptions
 from sandman._sync.stream import ExecStream
 from sandman.handles import Gap, ProcessInfo
+from sandman.sessions import SessionInfo, SessionResult
 from sandman.wire import ExecResult
 
 __all__ = [
     "Client", "CommandError", "ConfigurationError", "EntryInfo", "Event", "ExecOptions", "ExecResult",
     "ExecStream", "FileInfo", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process", "ProcessInfo",
-    "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Stderr", "Stdout", "TreeInfo",
+    "Retry", "Sandbox", "SandboxInfo", "SandboxOptions",
+    "Session", "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "TreeInfo",
 ]  # fmt: skip

@@ -30,6 +30,11 @@ FORWARDED = {
     "processes/{exec_id}/output": ["GET"],
     "processes/{exec_id}/stdin": ["POST"],
     "processes/{exec_id}/signal": ["POST"],
+    "sessions": ["GET", "POST"],
+    "sessions/{name}": ["GET", "DELETE"],
+    "sessions/{name}/run": ["POST"],
+    "sessions/{name}/input": ["POST"],
+    "sessions/{name}/interrupt": ["POST"],
 }
 """Paths at the daemon that callers may reach, and by which methods. The claim is not among them."""
 
@@ -74,12 +79,15 @@ def _tail(path: str, request: Request) -> str:
     """The path at the daemon, put together from what was checked and nothing else.
 
     Raises:
-        NotFoundError: the command's name cannot be one, or something in the path was encoded.
+        NotFoundError: the name of a command or session cannot be one, or something in the path was
+            encoded.
     """
-    exec_id = request.path_params.get("exec_id")
-    if exec_id is not None and not names.is_exec_id(exec_id):
-        raise NotFoundError(f"{exec_id[:64]!r} cannot be the id of a command")
-    tail = path.replace("{exec_id}", exec_id or "")
+    tail = path
+    for what in ("exec_id", "name"):
+        given = request.path_params.get(what)
+        if given is not None and not names.is_exec_id(given):
+            raise NotFoundError(f"{given[:64]!r} cannot be the name of a command or session")
+        tail = tail.replace(f"{{{what}}}", given or "")
     # Nothing in these paths needs encoding: what is encoded is meant to be read differently by two.
     raw = request.scope["raw_path"].partition(b"?")[0]
     if not raw.endswith(f"/{tail}".encode()):

@@ -16,6 +16,7 @@ from sandman._async.bodies import Body, Data, FramedBody, Source
 from sandman._async.files import Files
 from sandman._async.follow import Follow
 from sandman._async.process import KILL_LIMIT_S, Process, parse_process
+from sandman._async.session import Session, SessionOptions, list_sessions, open_session
 from sandman._async.stream import ExecStream
 from sandman._async.transport import Call, Transport
 from sandman._core import faults
@@ -26,6 +27,7 @@ from sandman._core.retry import Repeat
 from sandman._core.values import SandboxInfo, Stdout
 from sandman.errors import SandmanError
 from sandman.handles import ATTACHED_GRACE_S, STREAMS
+from sandman.sessions import DEFAULT_NAME
 from sandman.wire import DEFAULT_OUTPUT_LIMIT, ExecResult, ExecSpec
 
 if TYPE_CHECKING:
@@ -167,6 +169,28 @@ class Sandbox:
             raise faults.not_understood("a list of commands", answer)
         found = [parse_process(item) for item in items]
         return [Process(self._transport, self.id, self._path, i.exec_id, i) for i in found]
+
+    async def session(self, name: str = DEFAULT_NAME, **options: Unpack[SessionOptions]) -> Session:
+        """Start a shell that keeps its state from command to command: directory, variables, functions.
+
+        Args:
+            name: no live session of the sandbox has it: 1 to 64 of [A-Za-z0-9._-].
+            **options: see SessionOptions.
+
+        Raises:
+            ConflictError: the name is taken, or the shell did not come up.
+            PathNotFoundError: the image has no such shell, or no terminals.
+            SandmanError: the sandbox or the way to it failed.
+        """
+        return await open_session(self._transport, self.id, self._path, name, options)
+
+    def attach_session(self, name: str = DEFAULT_NAME) -> Session:
+        """The session of that name, without asking for it."""
+        return Session(self._transport, self.id, self._path, name)
+
+    async def sessions(self) -> list[Session]:
+        """All sessions, also those whose shell has ended by itself."""
+        return await list_sessions(self._transport, self.id, self._path)
 
     async def release(self) -> None:
         """Let the sandbox go, with all that is in it. May be repeated: gone is gone.

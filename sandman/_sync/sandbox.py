@@ -23,10 +23,12 @@ from sandman._sync.bodies import Body, Data, FramedBody, Source
 from sandman._sync.files import Files
 from sandman._sync.follow import Follow
 from sandman._sync.process import KILL_LIMIT_S, Process, parse_process
+from sandman._sync.session import Session, SessionOptions, list_sessions, open_session
 from sandman._sync.stream import ExecStream
 from sandman._sync.transport import Call, Transport
 from sandman.errors import SandmanError
 from sandman.handles import ATTACHED_GRACE_S, STREAMS
+from sandman.sessions import DEFAULT_NAME
 from sandman.wire import DEFAULT_OUTPUT_LIMIT, ExecResult, ExecSpec
 
 if TYPE_CHECKING:
@@ -168,6 +170,28 @@ class Sandbox:
             raise faults.not_understood("a list of commands", answer)
         found = [parse_process(item) for item in items]
         return [Process(self._transport, self.id, self._path, i.exec_id, i) for i in found]
+
+    def session(self, name: str = DEFAULT_NAME, **options: Unpack[SessionOptions]) -> Session:
+        """Start a shell that keeps its state from command to command: directory, variables, functions.
+
+        Args:
+            name: no live session of the sandbox has it: 1 to 64 of [A-Za-z0-9._-].
+            **options: see SessionOptions.
+
+        Raises:
+            ConflictError: the name is taken, or the shell did not come up.
+            PathNotFoundError: the image has no such shell, or no terminals.
+            SandmanError: the sandbox or the way to it failed.
+        """
+        return open_session(self._transport, self.id, self._path, name, options)
+
+    def attach_session(self, name: str = DEFAULT_NAME) -> Session:
+        """The session of that name, without asking for it."""
+        return Session(self._transport, self.id, self._path, name)
+
+    def sessions(self) -> list[Session]:
+        """All sessions, also those whose shell has ended by itself."""
+        return list_sessions(self._transport, self.id, self._path)
 
     def release(self) -> None:
         """Let the sandbox go, with all that is in it. May be repeated: gone is gone.

@@ -89,7 +89,7 @@ def materials(task: Task, cache: Path = CACHE) -> Materials:
         ArchiveError: a file that is no archive of its kind.
     """
     buggy, fixed = (
-        archives.read_sdist(_sdist(task.name, s, cache)) for s in (task.buggy, task.fixed)
+        archives.read_sdist(sdist(task.name, s, cache)) for s in (task.buggy, task.fixed)
     )
     pytest: Tree = {}
     for name, source in RUNNER.items():
@@ -97,7 +97,12 @@ def materials(task: Task, cache: Path = CACHE) -> Materials:
     return Materials(task, buggy, fixed, pytest)
 
 
-def _sdist(name: str, source: Source, cache: Path) -> Path:
+def sdist(name: str, source: Source, cache: Path) -> Path:
+    """The source distribution in the cache, downloaded when it is not there.
+
+    Raises:
+        FetchError: no download, or a file with another hash.
+    """
     return _cached(name, source, cache, ".tar.gz", ["--no-binary", name])
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gateway import config as gateway_config
 from gateway.routes.forward import FORWARDED
-from sandman import errors, handles, names, wire
+from sandman import errors, handles, names, sessions, wire
 from webhook import config as webhook_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,6 +99,15 @@ def test_every_option_of_a_command_is_documented(field):
 @pytest.mark.parametrize("field", handles.ProcessInfo._fields)
 def test_every_member_of_a_started_command_is_documented(field):
     assert re.search(rf"\b{field}\b", text("docs/api.md"))
+
+
+@pytest.mark.parametrize(
+    "field",
+    sorted({*sessions.SessionSpec._fields, *sessions.SessionInfo._fields})
+    + sorted({*sessions.SessionResult._fields, *sessions.TurnSpec._fields} - {"kind"}),
+)
+def test_every_member_of_a_session_is_documented(field):
+    assert re.search(rf"\b{field}\b", text("docs/api.md").partition("### `…/sessions`")[2])
 
 
 def test_links_between_documents_lead_somewhere():

@@ -246,7 +246,7 @@ def test_what_pip_says_is_passed_on(tmp_path, monkeypatch):
     failed = subprocess.CompletedProcess([], 1, "", "ERROR: no such thing\n")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
     with pytest.raises(fetch.FetchError, match=r"p 1\.0: ERROR: no such thing"):
-        fetch._sdist("p", SOURCE, tmp_path)
+        fetch.sdist("p", SOURCE, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

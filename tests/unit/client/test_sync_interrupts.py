@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
 
 from sandman.sync import Client, Limits
 from tests.unit.client.fake_gateway import TOKEN, FakeGateway, answer, hang, slowly
+from tests.unit.client.way import SANDBOX, Way
+from tests.unit.daemon.harness import TOKEN as DAEMON_TOKEN
+from tests.unit.daemon.harness import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +51,18 @@ def test_creation_under_the_callers_own_key(gateway: FakeGateway) -> None:
         with interrupted_after(0.2):
             client.create(idempotency_key="mine")
         assert len(gateway.calls(CREATE)) == 1
+
+
+def test_a_command_of_a_session(way: Way) -> None:
+    name = f"s-{uuid.uuid4().hex[:8]}"
+    with (
+        Client(way.url, DAEMON_TOKEN) as client,
+        client.attach(SANDBOX).session(name, rc=False) as session,
+    ):
+        with interrupted_after(0.3):
+            session.run("sleep 30")
+        assert wait_until(lambda: session.refresh().state == "idle")
+        assert session.run("echo back").output == b"back\n"
 
 
 def test_a_command(gateway: FakeGateway) -> None:

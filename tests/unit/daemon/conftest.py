@@ -10,6 +10,7 @@ import pytest
 
 from daemon.runtime import interpreter
 from tests.unit.daemon import harness
+from tests.unit.daemon.shells import KINDS, Shell, shell_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,3 +77,19 @@ def beside(native: Path) -> Iterator[harness.Daemon]:
 def mark() -> str:
     """Text that finds this test's processes, and no others, by their command line."""
     return f"mark-{uuid.uuid4().hex}"
+
+
+@pytest.fixture(params=KINDS)
+def shell(
+    request: pytest.FixtureRequest, daemon: harness.Daemon, tmp_path: Path
+) -> Iterator[Shell]:
+    """A session in each kind of shell."""
+    with Shell(daemon, shell=shell_of(request.param, tmp_path), cwd=str(tmp_path)) as one:
+        yield one
+
+
+@pytest.fixture
+def bash(daemon: harness.Daemon, tmp_path: Path) -> Iterator[Shell]:
+    """A session in bash."""
+    with Shell(daemon, shell="bash", cwd=str(tmp_path)) as one:
+        yield one

@@ -18,6 +18,7 @@ import pytest
 from daemon.runtime import interpreter, tree
 from sandman import names, wire
 from tests.unit.daemon.harness import Daemon, head, joined, names_in, problem, wait_until
+from tests.unit.daemon.shells import KINDS, Shell, shell_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,3 +175,37 @@ def test_copy_makes_a_tree_that_runs(delivered: Path, tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o777 == 0o555
     again = [str(volume / "bin" / "python3"), *options[:2], str(volume / "app"), "dance"]
     assert subprocess.run(again, capture_output=True, env={}, check=False).returncode == 2
+
+
+def test_27_a_session_needs_a_shell(start: Callable[..., Daemon], image: Path) -> None:
+    daemon = run_in(start, image)
+    refused = problem(daemon.client.post("/v1/sessions", json={}))
+    assert (refused["reason"], refused["field"]) == ("path_not_found", "shell")
+    assert "no bash and no sh" in str(refused["detail"])
+
+
+@pytest.mark.skipif(BUSYBOX is None, reason="needs busybox")
+def test_27_a_session_needs_a_terminal(start: Callable[..., Daemon], image: Path) -> None:
+    (image / "bin").mkdir()
+    shutil.copy(str(BUSYBOX), image / "bin" / "sh")
+    daemon = run_in(start, image)
+    refused = problem(daemon.client.post("/v1/sessions", json={}))
+    assert refused["reason"] == "path_not_found"
+    assert "/dev/ptmx" in str(refused["detail"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_27_sessions_by_the_static_python(
+    start: Callable[..., Daemon], delivered: Path, tmp_path: Path, kind: str
+) -> None:
+    mount = names.DAEMON_COMMAND[0].removesuffix("/bin/python3")
+    daemon = start(program=tuple(p.replace(mount, str(delivered)) for p in names.DAEMON_COMMAND))
+    with Shell(daemon, shell=shell_of(kind, tmp_path)) as shell:
+        assert shell.out("x=1; test -t 1 && echo tty") == "tty\n"
+        assert shell.run("sleep 60", timeout_s=0.2).exit_code == 130
+        assert shell.out("echo $x") == "1\n"
+    if kind == "busybox":
+        return  # others may not look into this test's directory, where it has its name
+    with Shell(daemon, shell=kind, user=65534, cwd="/") as shell:
+        assert shell.out("id -u; test -t 1 && echo tty") == "65534\ntty\n"
+        assert shell.run("sleep 60", timeout_s=0.2).exit_code == 130

@@ -1,0 +1,211 @@
+"""The sessions of a sandbox by name, and how one is started."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from daemon import script
+from daemon.launch import StartFailedError, plan_shell
+from daemon.pty import Terminal
+from daemon.session import Session
+from daemon.spawn import Descriptors
+from daemon.stop import end_survivors, kill_now
+from sandman import wire
+from sandman.errors import ConflictError, InternalError, NotFoundError, PathNotFoundError
+from sandman.sessions import RUN, SessionInfo, TurnSpec
+
+if TYPE_CHECKING:
+    from daemon.exchange import Exchange
+    from daemon.process import Process
+    from daemon.processes import Processes
+    from daemon.turns import Turn
+    from sandman.sessions import SessionSpec
+
+MAX_SESSIONS = 64
+"""Live ones: each has a thread and a terminal. An agent has one, a team of them a handful."""
+
+
+class Shell:
+    """A session with what it was started with."""
+
+    def __init__(self, spec: SessionSpec, path: str, session: Session, startup: Turn) -> None:
+        self.spec = spec
+        self.path = path
+        self.session = session
+        self.startup = startup
+        self.started_at = time.time()
+
+    @property
+    def info(self) -> SessionInfo:
+        """What callers are told."""
+        return SessionInfo(
+            name=self.spec.name,
+            state=self.session.state,
+            shell=self.path,
+            pid=self.session.process.pid,
+            started_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started_at)),
+            command_id=self.session.command_id,
+            exit_code=self.session.exit_code,
+        )
+
+
+class Shells:
+    """All sessions by name: the live ones, and those that ended by themselves."""
+
+    def __init__(self, processes: Processes) -> None:
+        self.boot_id = processes.boot_id
+        self._processes = processes
+        self._shells: dict[str, Shell] = {}
+        self._lock = threading.Lock()
+
+    def all(self) -> list[Shell]:
+        """In the order of their starts."""
+        with self._lock:
+            return list(self._shells.values())
+
+    def find(self, name: str) -> Shell:
+        """The session of this name.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        with self._lock:
+            shell = self._shells.get(name)
+        if shell is None:
+            raise NotFoundError(f"no session {name[:64]}")
+        return shell
+
+    def open(self, spec: SessionSpec) -> Shell:
+        """Start a session, or find the one that this very call started before.
+
+        Raises:
+            ConflictError: the name is taken, or there are too many.
+            SandmanError: it cannot be started.
+        """
+        with self._lock:
+            known = self._shells.get(spec.name)
+            if known is not None and spec.key is not None and known.spec == spec:
+                return known
+            if known is not None and not known.session.is_over:
+                raise ConflictError(f"there is a session {spec.name}", field="name")
+            live = sum(not shell.session.is_over for shell in self._shells.values())
+            if live >= MAX_SESSIONS:
+                raise ConflictError(f"{live} sessions are open: close one")
+            self._shells.pop(spec.name, None)
+            self._make_room()
+            shell = self._shells[spec.name] = self._start(spec)
+        return shell
+
+    def _make_room(self) -> None:
+        ended = [name for name, shell in self._shells.items() if shell.session.is_over]
+        for name in ended[: max(0, len(self._shells) - MAX_SESSIONS)]:
+            del self._shells[name]
+
+    def ready(self, shell: Shell, exchange: Exchange) -> SessionInfo:
+        """Wait until it can be used.
+
+        Raises:
+            ConflictError: it did not come up; then it is gone.
+        """
+        result = shell.startup.wait(exchange, shell.spec.startup_timeout_s)
+        if result.done and not shell.session.is_over:
+            return shell.info._replace(startup=result.output)
+        self.close(shell.spec.name)
+        why = f"was not ready after {shell.spec.startup_timeout_s:g} s"
+        if result.done:
+            why = f"ended with exit code {result.exit_code}"
+        raise ConflictError(
+            f"the shell {why}; rc=false starts it without its start-up files",
+            facts={"output": (result.output + result.notices).decode("utf-8", "replace")[-2000:]},
+        )
+
+    def close(self, name: str) -> None:
+        """End a session with all that it started; the name is free at once."""
+        with self._lock:
+            shell = self._shells.pop(name, None)
+        if shell is None:
+            return
+        shell.session.end()
+        if shell.session.is_over:
+            process = shell.session.process
+            others = functools.partial(self._processes.others, process)
+            threading.Thread(target=end_survivors, args=(process, others), daemon=True).start()
+
+    def _start(self, spec: SessionSpec) -> Shell:
+        process = self._processes.shelter(spec.name)
+        try:
+            shell = self._spawn(spec, process)
+        except StartFailedError as failure:
+            self._processes.evict(process)
+            raise PathNotFoundError(failure.message.strip(), field="shell") from None
+        except BaseException:
+            self._processes.evict(process)
+            raise
+        try:
+            threading.Thread(target=shell.session.run, daemon=True).start()
+        except RuntimeError as error:  # the sandbox's limit of processes is reached
+            kill_now(process, self._processes.others(process))
+            shell.session.abandon()
+            raise InternalError(f"no thread for the session: {error}") from error
+        return shell
+
+    def _spawn(self, spec: SessionSpec, process: Process) -> Shell:
+        environment = (*script.SHELL_VARIABLES, *script.NO_PAGER, *spec.env)
+        wanted = wire.ExecSpec(argv=("",), cwd=spec.cwd, env=environment, user=spec.user)
+        program = plan_shell(wanted, self._processes.sandbox, process.tag.decode(), spec.shell)
+        path = program.paths[0]
+        terminal = _terminal(spec)
+        program = program._replace(argv=script.launch(path, terminal.path))
+        ways = Ways(by_pipe=not script.is_bash(path))
+        try:
+            if program.user is not None:
+                terminal.give(program.user.uid)
+                ways.give(program.user.uid)
+            self._processes.open_shell(process, program, ways.theirs)
+        except BaseException:
+            terminal.close()
+            for fd in ways.ours:
+                os.close(fd)
+            raise
+        finally:
+            for fd in set(ways.theirs):
+                os.close(fd)
+        others = functools.partial(self._processes.others, process)
+        session = Session(spec.name, process, terminal, ways.ours, others)
+        startup = session.ask(TurnSpec(RUN, script.startup(rc=spec.rc)), self.boot_id)
+        return Shell(spec, os.fsdecode(path), session, startup)
+
+
+class Ways:
+    """What a shell is connected by: a socket, where it reads its lines, and where it talks to itself.
+
+    `by_pipe`: it reads from a pipe of its own, else from the socket.
+    """
+
+    def __init__(self, *, by_pipe: bool) -> None:
+        ours, theirs = socket.socketpair()
+        control, stdin = ours.detach(), theirs.detach()
+        remarks, stderr = os.pipe()
+        stdout, lines = os.pipe() if by_pipe else (stderr, os.dup(control))
+        if by_pipe:
+            os.write(lines, script.FIRST_LINE)
+        self.ours = (control, lines, remarks)
+        self.theirs = Descriptors(stdin, stdout, stderr)
+
+    def give(self, uid: int) -> None:
+        """Let this user's shell open its pipe by path."""
+        os.fchown(self.theirs.stdout, uid, -1)
+
+
+def _terminal(spec: SessionSpec) -> Terminal:
+    try:
+        return Terminal(spec.rows, spec.columns)
+    except OSError as error:
+        raise PathNotFoundError(
+            f"no terminal to be had: {error.strerror}; a session needs /dev/ptmx and /dev/pts"
+        ) from error

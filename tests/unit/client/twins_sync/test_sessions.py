@@ -1,0 +1,94 @@
+# Written by scripts/unasync.py from tests/unit/client/twins_async/test_sessions.py: change that, not this.
+# ruff: noqa: RUF100, SIM117 - `async with` and `with` do not join, their twins could
+"""Sessions, with the real daemon at the end of a bad line. Points 18, 27 and 52."""
+
+from __future__ import annotations
+
+import random
+import uuid
+
+import pytest
+
+from sandman import errors
+from sandman.errors import BadRequestError
+from sandman.sync import Client
+from tests.unit.client.way import SANDBOX, Way
+from tests.unit.daemon.harness import TOKEN
+
+
+def fresh() -> str:
+    return f"s-{uuid.uuid4().hex[:8]}"
+
+
+def test_27_a_session_from_end_to_end(way: Way, tmp_path) -> None:
+    with Client(way.url, TOKEN) as client:
+        box = client.attach(SANDBOX)
+        name = fresh()
+        with box.session(name, cwd=str(tmp_path), env={"A": "b"}, rc=False) as session:
+            assert (session.info.name, session.info.state) == (name, "idle")
+            assert "idle" in repr(session)
+            session.run("x=$A; cd /")
+            result = session.run("echo $x $PWD; false")
+            assert (result.output_text, result.exit_code, result.ok) == ("b /\n", 1, False)
+            assert result.notices_text == ""
+            late = session.run("echo so far; sleep 60", timeout_s=0.3)
+            assert (late.timed_out, late.output, late.state) == (True, b"so far\n", "idle")
+            assert name in {one.name for one in box.sessions()}
+            same = box.attach_session(name)
+            assert "unknown" in repr(same)
+            assert (same.refresh()).pid == session.info.pid
+            with pytest.raises(errors.ConflictError):
+                box.session(name)
+            ended = same.run("exit 5")
+            assert (ended.state, ended.exit_code) == ("ended", 5)
+            with pytest.raises(errors.ConflictError):
+                session.run("true")
+        with pytest.raises(errors.NotFoundError):
+            session.refresh()
+        session.close()
+
+
+def test_27_a_program_that_talks(way: Way) -> None:
+    with (
+        Client(way.url, TOKEN) as client,
+        client.attach(SANDBOX).session(fresh(), rc=False) as session,
+    ):
+        asks = "printf 'name? '; read name; echo hello $name; sleep 60"
+        first = session.run(asks, interactive=True, expect=["? "])
+        assert (first.state, first.expected, first.output) == ("running", "? ", b"name? ")
+        second = session.input("you\n", expect=["hello"], timeout_s=20)
+        assert second.expected == "hello"
+        rest = session.input(timeout_s=0.2)
+        assert (rest.timed_out, rest.output) == (True, b" you\n")
+        stopped = session.interrupt()
+        assert (stopped.state, stopped.exit_code, stopped.interrupted) == ("idle", 130, True)
+        left = session.run("echo x; sleep 60", timeout_s=0.2, on_timeout="leave")
+        assert left.state == "running"
+        with pytest.raises(errors.ConflictError):
+            session.run("true")
+
+
+def test_52_over_a_bad_line_nothing_runs_twice(way: Way) -> None:
+    dice = random.Random(52)
+    with Client(way.url, TOKEN) as client:
+        box = client.attach(SANDBOX)
+        way.cuts.extend([0, 60])
+        with box.session(fresh(), rc=False) as session:
+            for turn in range(1, 9):
+                way.cuts.extend(dice.choice([0, 40, 150, None]) for _ in range(3))
+                result = session.run("n=$((n+1)); echo $n; seq 1 300")
+                assert result.output.startswith(f"{turn}\n1\n2\n".encode())
+                assert result.output.endswith(b"\n300\n")
+                way.cuts.clear()
+            way.cuts.clear()
+
+
+def test_wrong_calls_are_told_at_once(way: Way) -> None:
+    with Client(way.url, TOKEN) as client:
+        box = client.attach(SANDBOX)
+        with pytest.raises(BadRequestError):
+            box.attach_session("a/b")
+        with pytest.raises(TypeError, match="colour"):
+            box.session(fresh(), colour="red")
+        with pytest.raises(errors.PathNotFoundError):
+            box.session(fresh(), shell="no-such-shell")

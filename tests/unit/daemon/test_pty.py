@@ -1,0 +1,149 @@
+"""A terminal by itself, and what ends a command on one where the usual ways are shut."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from daemon import interrupt, tree
+from daemon.process import Process
+from daemon.pty import Terminal
+from daemon.turns import Scanner
+from tests.unit.daemon.harness import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    one = Terminal(24, 80)
+    yield one
+    one.close()
+
+
+def leader(terminal: Terminal, script: str) -> subprocess.Popen[bytes]:
+    """A process whose terminal this is."""
+    first = f': <{terminal.path}; exec "$0" "$@"'
+    argv = ["sh", "-c", first, "sh", "-c", f"exec <{terminal.path} >{terminal.path} 2>&1; {script}"]
+    return subprocess.Popen(argv, start_new_session=True)
+
+
+def read(terminal: Terminal, ends: bytes) -> bytes:
+    """What was written, up to this."""
+    data = b""
+    while not data.endswith(ends):
+        assert select.select([terminal.master], [], [], 10)[0], data
+        data += terminal.read()
+    return data
+
+
+def test_a_mark_comes_behind_all_that_was_written(terminal: Terminal) -> None:
+    for n in range(50):
+        program = leader(terminal, f"printf 'line {n}\\n\\ta\\r\\n'")
+        assert program.wait(10) == 0
+        assert terminal.mark(b"-mark-")
+        assert read(terminal, b"-mark-") == f"line {n}\n\ta\r\n-mark-".encode()
+
+
+def test_a_full_terminal_takes_no_mark_and_a_read_makes_room(terminal: Terminal) -> None:
+    size = 0
+    while terminal.mark(b"x" * 512):
+        size += 512
+        assert size < 10_000_000
+    assert wait_until(terminal.read)
+    assert wait_until(lambda: terminal.mark(b"y"))
+
+
+def test_nothing_to_read_and_nobody_to_signal(terminal: Terminal) -> None:
+    assert terminal.read() == b""
+    terminal.interrupt()
+    assert terminal.foreground == 0
+
+
+def test_who_cannot_be_signalled_gets_the_key(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "killpg", refuse)
+    with leader(terminal, "trap 'echo caught; exit 9' INT; echo ready; read x") as program:
+        assert read(terminal, b"ready\n") == b"ready\n"
+        terminal.interrupt()
+        assert program.wait(10) == 9
+        assert read(terminal, b"caught\n") == b"caught\n"
+
+
+def test_who_is_gone_is_not_missed(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    def miss(*_: object) -> None:
+        raise ProcessLookupError
+
+    monkeypatch.setattr(os, "killpg", miss)
+    with leader(terminal, "echo ready; read x") as program:
+        assert read(terminal, b"ready\n") == b"ready\n"
+        terminal.suspend()
+        assert program.poll() is None
+        program.kill()
+
+
+def test_without_proc_the_foreground_is_what_can_be_killed(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree, "snapshot", lambda: None)
+    script = "set -m; trap '' INT TSTP; sh -c 'echo ready; exec sleep 60'; echo left $?"
+    with leader(terminal, script) as program:
+        assert read(terminal, b"ready\n") == b"ready\n"
+        shell = Process("shell", "tag")
+        shell.pid = program.pid
+        stop = interrupt.Interrupt(shell, terminal, list, tree.now(), (time.monotonic(), 0.0))
+        while program.poll() is None and not stop.must_end:
+            stop.step(time.monotonic())
+            time.sleep(max(0.0, min(0.05, stop.next_at - time.monotonic())))
+        assert b"left 137" in read(terminal, b"left 137\n")
+        shell.close()
+
+
+def test_of_a_sessions_processes_the_older_ones_are_jobs() -> None:
+    def row(pid: int, parent: int, born: float) -> tuple[int, tree.Row]:
+        return pid, tree.Row(pid, parent, 1, born)
+
+    rows = dict(
+        [row(1, 0, 0), row(2, 1, 5), row(3, 2, 20), row(4, 1, 20), row(5, 4, 21), row(9, 0, 1)]
+    )
+    found = interrupt.of_command(rows, {1, 2, 3, 4, 5}, 1, 10.0)
+    assert found == {4, 5}
+
+
+def test_texts_are_found_wherever_they_are_cut() -> None:
+    text = b"aXaXbaXaXcXaX"
+    for first in range(len(text)):
+        for second in range(first, len(text)):
+            scanner = Scanner()
+            scanner.look_for((b"aXc", b"nope"))
+            passed = b""
+            found = None
+            for piece in (text[:first], text[first:second], text[second:]):
+                more, hit = scanner.feed(piece)
+                passed += more
+                if hit is not None:
+                    found = hit
+                    break
+            assert found == b"aXc"
+            assert passed == b"aXaXbaXaXc"
+
+
+def test_the_first_of_several_texts_counts_and_the_rest_is_kept() -> None:
+    scanner = Scanner()
+    scanner.look_for((b"later", b"soon"))
+    assert scanner.feed(b"x soon later") == (b"x soon", b"soon")
+    scanner.look_for(())
+    assert scanner.feed(b"") == (b" later", None)
+    scanner.look_for((b"end",))
+    assert scanner.feed(b"the e") == (b"the ", None)
+    assert scanner.rest() == b"e"
