@@ -11,7 +11,7 @@ from daemon.execution import Executions
 from daemon.handles import Handles
 from daemon.handshake import Handshake
 from daemon.processes import Processes
-from daemon.routes import Routes
+from daemon.routes import ANY, PORTS, Routes
 from daemon.runner import Runner
 from daemon.state import Sandbox
 from daemon.transfers import Transfers
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from daemon.config import Config
+    from daemon.exchange import Exchange
     from daemon.init import Reaper
+    from daemon.routes import Handler
 
 
 def build(
@@ -44,7 +46,7 @@ def build(
     files = Transfers(sandbox)
     directories = Directories(sandbox)
     archives = Archives(sandbox)
-    table = {
+    table: dict[str, dict[str, Handler]] = {
         "/healthz": {},
         "/v1/claim": {"POST": handshake.claim},
         "/v1/info": {"GET": handshake.info},
@@ -65,5 +67,17 @@ def build(
         "/v1/files/move": {"POST": directories.move},
         "/v1/files/mkdir": {"POST": directories.mkdir},
         "/v1/archive": {"GET": archives.get, "PUT": archives.put},
+        PORTS: {ANY: _ports(config.port)},
     }
     return Routes(table, config.token_sha256, sandbox.boot_id)
+
+
+def _ports(own_port: int) -> Handler:
+    """The handler of `ports`, which few sandboxes ever need: it is loaded at the first call."""
+
+    def call(exchange: Exchange) -> None:
+        from daemon.ports import Ports  # noqa: PLC0415
+
+        Ports(own_port).call(exchange)
+
+    return call

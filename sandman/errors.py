@@ -22,6 +22,7 @@
     │   └── IdleError                  410 idle
     ├── SandboxFaultError          what runs inside caused it: no free retry
     │   ├── NoSpaceError               507 no_space
+    │   ├── PortClosedError            503 port_closed        retryable
     │   ├── OomError                   410 oom
     │   └── DiedError                  410 died
     └── InfrastructureError        not the caller's fault, nor the sandbox's
@@ -255,6 +256,14 @@ class NoSpaceError(SandboxFaultError):
 
     reason = "no_space"
     status = 507
+
+
+class PortClosedError(SandboxFaultError):
+    """Nothing in the sandbox listens on that port (yet), or it does not accept; nothing was sent."""
+
+    reason = "port_closed"
+    status = 503
+    retryable = True
 
 
 class OomError(SandboxFaultError):
