@@ -99,10 +99,12 @@ async def test_the_token_goes_nowhere_else(way: Way, port: int) -> None:
 
 @on_backends
 async def test_a_gateway_that_is_not_there_is_httpx_own_error() -> None:
-    async with Client("http://127.0.0.1:1", "t0ken") as client:
-        async with client.attach("b-1").http(80, timeout=1) as server:
-            with pytest.raises(httpx.TransportError):
-                await server.get("/")
+    async with (
+        Client("http://127.0.0.1:1", "t0ken") as client,
+        client.attach("b-1").http(80, timeout=1) as server,
+    ):
+        with pytest.raises(httpx.TransportError):
+            await server.get("/")
 
 
 @on_backends

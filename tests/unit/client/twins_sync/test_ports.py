@@ -96,10 +96,12 @@ def test_the_token_goes_nowhere_else(way: Way, port: int) -> None:
 
 
 def test_a_gateway_that_is_not_there_is_httpx_own_error() -> None:
-    with Client("http://127.0.0.1:1", "t0ken") as client:
-        with client.attach("b-1").http(80, timeout=1) as server:
-            with pytest.raises(httpx.TransportError):
-                server.get("/")
+    with (
+        Client("http://127.0.0.1:1", "t0ken") as client,
+        client.attach("b-1").http(80, timeout=1) as server,
+    ):
+        with pytest.raises(httpx.TransportError):
+            server.get("/")
 
 
 def test_addresses_for_other_libraries() -> None:
