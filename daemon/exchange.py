@@ -170,12 +170,8 @@ class Exchange:
             framing = ("Content-Length", str(length))
         return self._head(status, [*headers, framing])
 
-    def begin_bare(self, status: int, headers: Iterable[tuple[str, str]]) -> bytes:
-        """The head of an answer without a body, whatever its headers say of one (HEAD, 204, 304)."""
-        return self._head(status, list(headers))
-
-    def begin_switch(self, headers: Iterable[tuple[str, str]]) -> bytes:
-        """The head of an answer 101, with which HTTP ends on this connection."""
+    def upgrade_bytes(self, headers: Iterable[tuple[str, str]]) -> bytes:
+        """The head after which the connection speaks another protocol, to its end."""
         self.is_answered = True
         self.is_whole = False
         return http1.encode_head(101, headers)
@@ -183,6 +179,10 @@ class Exchange:
     def end(self) -> None:
         """The body is complete, and framed as it was begun."""
         self.is_whole = True
+
+    def bare_bytes(self, status: int, headers: Iterable[tuple[str, str]]) -> bytes:
+        """The head of an answer without a body, whatever its headers say of one (HEAD, 204, 304)."""
+        return self._head(status, list(headers))
 
     def _head(self, status: int, headers: list[tuple[str, str]]) -> bytes:
         self.is_answered = True

@@ -231,11 +231,11 @@ class Relay:
         headers.append((names.HEADER_PORT, str(self._port)))
         if self._reader.is_switched:
             headers += [("Upgrade", "websocket"), ("Connection", "Upgrade")]
-            return self._exchange.begin_switch(headers)
+            return self._exchange.upgrade_bytes(headers)
         if not answer.has_body:
             if answer.length is not None and answer.status != 204:
                 headers.append(("Content-Length", str(answer.length)))
-            return self._exchange.begin_bare(answer.status, headers)
+            return self._exchange.bare_bytes(answer.status, headers)
         return self._exchange.begin_bytes(answer.status, headers, answer.length)
 
     def _finish(self, answer: Answer) -> None:

@@ -120,7 +120,7 @@ class DaemonSocket:
         )
         await self._send(request)
         event = await self._next()
-        if isinstance(event, RejectConnection):
+        if isinstance(event, RejectConnection) and event.status_code >= 200:
             body = await self._refusal() if event.has_body else b""
             raise RefusedError(event.status_code, list(event.headers), body)
         if not isinstance(event, AcceptConnection):

@@ -382,6 +382,15 @@ def test_a_reset_in_a_body_of_no_length_is_no_end(daemon, serve) -> None:
         call(daemon, server.port)
 
 
+def test_a_server_that_breaks_off_while_it_is_written_to(daemon, serve) -> None:
+    def talk(sock: socket.socket, _rest: bytes) -> None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+    server = serve(talk)
+    answer = call(daemon, server.port, "/", "POST", content=b"x" * 20_000_000)
+    assert problem(answer)["reason"] == "outcome_unknown"
+
+
 def test_a_caller_that_leaves_ends_the_call_at_the_server(daemon, serve) -> None:
     gone = threading.Event()
 
