@@ -65,7 +65,9 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
     )
     # A path with a slash too many is another path: a redirect would lose the body, and says nothing.
     application.router.redirect_slashes = False
-    return ByKind(Lingering(application), SocketRoutes(context, edge.refuse))
+    sockets = SocketRoutes(context, edge.refuse)
+    metrics.watch_sockets(lambda: sockets.tunnels.open)
+    return ByKind(Lingering(application), sockets)
 
 
 class ByKind:

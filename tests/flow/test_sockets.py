@@ -300,6 +300,7 @@ async def test_no_more_than_a_replica_can_carry(odd_bed, monkeypatch):
             async with socket(odd_bed, "ports/8000/"):
                 pass
         assert (refused.value.status, refused.value.headers["retry-after"]) == (503, "5")
+        assert "sandman_websockets 1.0" in (await odd_bed.client.get("/metrics")).text
 
 
 async def test_a_fault_of_ours_is_500_and_says_so(odd_bed, monkeypatch):

@@ -331,9 +331,14 @@ def test_a_reader_that_only_sips_after_the_end_is_given_up(
     assert wait_until(lambda: has_ended(fresh))
 
 
+def listed(daemon: Daemon) -> list[dict]:
+    """Its commands, without their output."""
+    return list(daemon.client.get("/v1/processes").json()["processes"])
+
+
 def has_ended(daemon: Daemon) -> bool:
     """Whether its only command has."""
-    [told] = daemon.client.get("/v1/processes").json()["processes"]
+    [told] = listed(daemon)
     return bool(told["state"] == "ended")
 
 

@@ -695,6 +695,14 @@ async def test_too_long_a_message_is_refused():
         assert (await peer.receive())[0] == 1009
 
 
+async def test_a_silent_websocket_is_no_idle_connection():
+    settings = https.Settings(grace_s=1, keep_alive_s=0.1, ping_s=600)
+    async with serving(socket_app, None, settings) as server, socket_to(server) as peer:
+        await trio.sleep(0.4)
+        await peer.send("still here")
+        assert await peer.receive() == "still here"
+
+
 async def test_a_websockets_place_is_free_at_its_end_and_not_at_the_next_ping():
     settings = https.Settings(grace_s=1, max_connections=1, ping_s=600)
     async with serving(socket_app, None, settings) as server:
