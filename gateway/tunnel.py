@@ -117,16 +117,16 @@ class Tunnels:
             except LostError as error:
                 lost = error
         if end is None:
-            why = await self._why(route, lost, is_open=caller.is_accepted)
+            why = await self._why(route, lost)
             if not caller.is_accepted:
                 raise why
             end = _End((websocket.INTERNAL, str(why)), None)
         if end.to_caller is not None:
             await caller.close(*end.to_caller)
 
-    async def _why(self, route: Route, lost: LostError | None, *, is_open: bool) -> SandmanError:
+    async def _why(self, route: Route, lost: LostError | None) -> SandmanError:
         """Why there is no more of it: the sandbox's end, or something in a sandbox that lives."""
-        if lost is not None and is_open and await self._lives(route):
+        if lost is not None and lost.sent and await self._lives(route):
             return OutcomeUnknownError(f"in the sandbox: {lost}", cause="sandbox")
         return await self._proxy.diagnose(route.instance, lost, "GET")
 

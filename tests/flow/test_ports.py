@@ -137,6 +137,18 @@ async def test_much_goes_up_and_comes_down(bed, inside, streamed):
     assert taken[0] >= SIZE
 
 
+async def test_a_server_may_refuse_a_body_that_it_has_not_read(bed, inside):
+    way = await way_to(bed, inside)
+
+    async def script(call) -> None:
+        await call.send(answer(b"no", status=b"413 Content Too Large"))
+
+    inside.script = script
+    got = await way.call("/", "POST", content=b"y" * SIZE)
+    assert (got.status_code, got.content) == (413, b"no")
+    assert got.headers["sandman-port"] == str(inside.port)
+
+
 async def test_a_transfer_that_breaks_off_is_an_error_at_once(bed, inside):
     way = await way_to(bed, inside)
     for head in (

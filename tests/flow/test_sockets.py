@@ -203,7 +203,8 @@ async def test_who_is_silent_in_the_handshake_or_takes_nothing_is_given_up(odd_b
     with pytest.raises(Refused) as refused:
         async with socket(odd_bed, "ports/8000/"):
             pass
-    assert (refused.value.status, json.loads(refused.value.body)["reason"]) == (503, "unreachable")
+    told = json.loads(refused.value.body)
+    assert (told["status"], told["reason"], told["cause"]) == (502, "outcome_unknown", "sandbox")
 
     async def deaf(_peer) -> None:
         await trio.sleep_forever()

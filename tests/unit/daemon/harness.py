@@ -140,6 +140,8 @@ def start(
 def serve_by(python: object) -> tuple[str, ...]:
     """The daemon of this checkout on another Python."""
     return (str(python), "-S", "-B", "-m", "daemon", "serve")
+
+
 def small(tmp_path: object, **limits: object) -> tuple[str, ...]:
     """A program that runs the daemon with other limits."""
     lines = "".join(f"config.{name} = {value}\n" for name, value in limits.items())
