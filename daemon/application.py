@@ -11,7 +11,7 @@ from daemon.execution import Executions
 from daemon.handles import Handles
 from daemon.handshake import Handshake
 from daemon.processes import Processes
-from daemon.routes import Later, Routes
+from daemon.routes import ANY, PORTS, Later, Routes
 from daemon.runner import Runner
 from daemon.state import Sandbox
 from daemon.transfers import Transfers
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from daemon.config import Config
     from daemon.init import Reaper
-    from daemon.routes import Table
+    from daemon.routes import Handler
 
 
 def build(
@@ -46,7 +46,8 @@ def build(
     directories = Directories(sandbox)
     archives = Archives(sandbox)
     sessions = Later(lambda: _sessions(processes))
-    table: Table = {
+    ports = Later(lambda: _ports(config.port))
+    table: dict[str, dict[str, Handler]] = {
         "/healthz": {},
         "/v1/claim": {"POST": handshake.claim},
         "/v1/info": {"GET": handshake.info},
@@ -72,6 +73,7 @@ def build(
         "/v1/files/move": {"POST": directories.move},
         "/v1/files/mkdir": {"POST": directories.mkdir},
         "/v1/archive": {"GET": archives.get, "PUT": archives.put},
+        PORTS: {ANY: ports.to("call")},
     }
     return Routes(table, config.token_sha256, sandbox.boot_id)
 
@@ -80,3 +82,9 @@ def _sessions(processes: Processes) -> object:
     from daemon.sessions import Sessions  # noqa: PLC0415 - see `Later`
 
     return Sessions(processes)
+
+
+def _ports(own_port: int) -> object:
+    from daemon.ports import Ports  # noqa: PLC0415 - see `Later`
+
+    return Ports(own_port)

@@ -13,6 +13,7 @@ import select
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from daemon import config
 from daemon.exchange import CallerGoneError
 from daemon.process import iter_open
 from sandman.errors import SandmanError
@@ -122,8 +123,14 @@ class Attachment:
                 self._stop = self._begin_stop(now)
         if self._stop is not None and not self._stop.is_done and now >= self._stop.next_at:
             self._stop.step(now)
+        if now >= self._patient_until():
+            self._lose_caller(CallerGoneError("the reader takes too long"))
         if self._caller is not None:
             self._talk(self._caller.take)
+
+    def _patient_until(self) -> float:
+        """When a caller that takes nothing of the last output, or too little, is given up."""
+        return math.inf if self._caller is None else self._drain_until + config.FINISH_S
 
     def _alone_until(self) -> float:
         """When the command has been without a reader for too long."""
@@ -146,7 +153,7 @@ class Attachment:
         elif self._process.end is None:
             times += [self._deadline, self._alone_until()]
         if self._caller is not None:
-            times.append(self._caller.next_at())
+            times += [self._caller.next_at(), self._patient_until()]
         wait = min(times, default=math.inf) - now
         return -1 if math.isinf(wait) else min(max(0, math.ceil(wait * 1000)), 3_600_000)
 
@@ -210,6 +217,9 @@ class Attachment:
         try:
             act()
         except (CallerGoneError, SandmanError) as error:
-            self.caller_error = error
-            self._caller = None
-            self._process.leave()
+            self._lose_caller(error)
+
+    def _lose_caller(self, error: Exception) -> None:
+        self.caller_error = error
+        self._caller = None
+        self._process.leave()

@@ -13,6 +13,8 @@ MAX_JSON_BYTES = 96 * 1024 * 1024
 """50 MiB of stdin as base64 is 67 MiB; larger input goes in frames."""
 MAX_CONNECTIONS = 512
 """Each costs a thread, some 100 KiB once it has run. A gateway replica keeps a few."""
+MAX_WITHIN = MAX_CONNECTIONS // 2
+"""Of these, connections from within the sandbox: whatever floods the daemon there, the gateway gets in."""
 HEAD_TIMEOUT_S = 15.0
 """From a request's first byte to the end of its head: a slow-loris bound."""
 IDLE_TIMEOUT_S = 120.0
@@ -20,6 +22,12 @@ IDLE_TIMEOUT_S = 120.0
 is the gateway that closes, and no request meets a closing socket."""
 STALL_TIMEOUT_S = 120.0
 """A body or answer of which not one byte moves."""
+FINISH_S = 300.0
+"""For all that is left when a command has ended: its last output to a reader who takes some bytes now and
+then, input that it did not want. Without a total either could hold a thread for ever. What the logs hold
+by default goes in this time at 70 KB/s."""
+HALF_CLOSED_S = 30.0
+"""Once one side of a tunnel has said its last word, silence of this length ends the other, too."""
 LINGER_S = 2.0
 """How long an unwanted request body is read away before closing; without it the reset that the
 kernel sends would overtake the answer."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import select
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from daemon import config, http1
@@ -142,15 +144,15 @@ class Exchange:
 
     # --- the answer ---
 
-    def respond(self, response: Response) -> None:
-        """Send a whole answer."""
+    def respond(self, response: Response, until: float = math.inf) -> None:
+        """Send a whole answer; `until` as of `send`."""
         body = b"" if self.head.method == "HEAD" else response.body
         headers = list(response.headers)
         if response.media_type:
             headers.append(("Content-Type", response.media_type))
         if response.status != 204 and not any(name == "Content-Length" for name, _ in headers):
             headers.append(("Content-Length", str(len(response.body))))
-        self.send(self._head(response.status, headers) + body)
+        self.send(self._head(response.status, headers) + body, until)
 
     def begin(self, status: int, headers: Iterable[tuple[str, str]], length: int | None) -> None:
         """Send the head of an answer whose body follows by `send`; `length` None: in chunks."""
@@ -168,9 +170,19 @@ class Exchange:
             framing = ("Content-Length", str(length))
         return self._head(status, [*headers, framing])
 
+    def upgrade_bytes(self, headers: Iterable[tuple[str, str]]) -> bytes:
+        """The head after which the connection speaks another protocol, to its end."""
+        self.is_answered = True
+        self.is_whole = False
+        return http1.encode_head(101, headers)
+
     def end(self) -> None:
         """The body is complete, and framed as it was begun."""
         self.is_whole = True
+
+    def bare_bytes(self, status: int, headers: Iterable[tuple[str, str]]) -> bytes:
+        """The head of an answer without a body, whatever its headers say of one (HEAD, 204, 304)."""
+        return self._head(status, list(headers))
 
     def _head(self, status: int, headers: list[tuple[str, str]]) -> bytes:
         self.is_answered = True
@@ -178,12 +190,15 @@ class Exchange:
             headers.append(("Connection", "close"))
         return http1.encode_head(status, headers)
 
-    def send(self, data: bytes | bytearray) -> None:
-        """Send all of it; a reader that takes nothing for STALL_TIMEOUT_S is gone."""
+    def send(self, data: bytes | bytearray, until: float = math.inf) -> None:
+        """Send all of it; a reader that takes nothing for STALL_TIMEOUT_S is gone, as is one that has not
+        taken all when the clock is at `until`."""
         view = memoryview(data)
         try:
             while view:
                 view = view[self.sock.send(view) :]
+                if time.monotonic() > until:
+                    raise CallerGoneError("the reader takes too long")
         except OSError as error:
             raise CallerGoneError(str(error)) from None
 

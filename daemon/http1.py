@@ -20,15 +20,15 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 
 REASONS = {
-    200: "OK", 201: "Created", 204: "No Content", 206: "Partial Content", 400: "Bad Request",
+    101: "Switching Protocols", 200: "OK", 201: "Created", 204: "No Content", 206: "Partial Content", 400: "Bad Request",
     401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
     409: "Conflict", 410: "Gone", 413: "Content Too Large", 416: "Range Not Satisfiable",
     422: "Unprocessable Content", 500: "Internal Server Error", 503: "Service Unavailable",
     507: "Insufficient Storage",
 }  # fmt: skip
 
-_TOKEN = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"  # RFC 9110 5.6.2
-_TEXT = bytes([0x09, *range(0x20, 0x7F), *range(0x80, 0x100)])
+TOKEN = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"  # RFC 9110 5.6.2
+TEXT = bytes([0x09, *range(0x20, 0x7F), *range(0x80, 0x100)])
 _TARGET = bytes(range(0x21, 0x7F))
 _DIGITS = b"0123456789"
 _HEX = b"0123456789abcdefABCDEF"
@@ -72,7 +72,7 @@ def parse_head(head: bytes) -> Head:
     lines = head.split(b"\r\n")
     if len(lines) > MAX_HEADERS + 1:
         raise BadRequestError(f"more than {MAX_HEADERS} headers")
-    if any(line.translate(None, _TEXT) for line in lines):
+    if any(line.translate(None, TEXT) for line in lines):
         raise BadRequestError("control characters in the head of the request")
     method, path, query, version = _request_line(lines[0])
     headers = _headers(lines[1:])
@@ -92,7 +92,7 @@ def _request_line(line: bytes) -> tuple[str, str, str, bytes]:
     if len(parts) != 3 or parts[2] not in {b"HTTP/1.1", b"HTTP/1.0"}:
         raise BadRequestError("the request line is not `METHOD target HTTP/1.1`")
     method, target, version = parts
-    if not method or method.translate(None, _TOKEN):
+    if not method or method.translate(None, TOKEN):
         raise BadRequestError("the method is not a token")
     # Absolute-form is for proxies; a fragment never travels.
     if not target.startswith(b"/") or target.translate(None, _TARGET) or b"#" in target:
@@ -106,7 +106,7 @@ def _headers(lines: list[bytes]) -> dict[str, str]:
     for line in lines:
         raw, colon, value = line.partition(b":")
         # Also refuses folded lines and a space before the colon: their name is not a token.
-        if not colon or not raw or raw.translate(None, _TOKEN):
+        if not colon or not raw or raw.translate(None, TOKEN):
             raise BadRequestError("a header is not `name: value`")
         name = raw.decode("ascii").lower()
         text = value.strip(b" \t").decode("latin-1")
@@ -129,9 +129,14 @@ def _length(headers: dict[str, str], version: bytes) -> int | None:
         return None
     if length is None:
         return 0
-    if not length or len(length) > 18 or length.encode("latin-1").translate(None, _DIGITS):
+    if not is_length(length):
         raise BadRequestError("Content-Length is not a number")
     return int(length)
+
+
+def is_length(text: str) -> bool:
+    """Whether this is a Content-Length: digits of ASCII, of a size that exists."""
+    return 0 < len(text) <= 18 and not text.encode("latin-1").translate(None, _DIGITS)
 
 
 class LengthDecoder:
@@ -215,7 +220,7 @@ class ChunkedDecoder:
             raise BadRequestError("a line of the chunked body does not end in CRLF")
         line = bytes(self._buffer[: end - 1])
         del self._buffer[: end + 1]
-        if line.translate(None, _TEXT):
+        if line.translate(None, TEXT):
             raise BadRequestError("control characters in the chunked body's framing")
         return line
 

@@ -66,6 +66,7 @@ class Reply:
         """This thread moves the command's bytes, so it may look into the logs themselves."""
         self._out = bytearray()
         self._last = time.monotonic()
+        self._until = math.inf
 
     @property
     def pace(self) -> Cursors | None:
@@ -142,12 +143,13 @@ class Reply:
     # --- the end ---
 
     def finish(self, result: wire.ExecResult) -> None:
-        """Answer; waits for a slow reader."""
-        for _ in self._exchange.body():
-            pass  # input that the command did not want
+        """Answer; waits for a slow reader, FINISH_S at most."""
+        self._until = time.monotonic() + config.FINISH_S
+        for _ in self._exchange.body():  # input that the command did not want
+            self._check_time()
         if not self.frames:
             body = dump(result.to_json())
-            self._exchange.respond(Response(200, body, names.MEDIA_JSON))
+            self._exchange.respond(Response(200, body, names.MEDIA_JSON), self._until)
             return
         self._go_live()
         self._send_all()
@@ -158,6 +160,10 @@ class Reply:
             stdout_truncated=self._truncated["stdout"], stderr_truncated=self._truncated["stderr"]
         )
         self._end(wire.EXIT, result.to_json(streams=False))
+
+    def _check_time(self) -> None:
+        if time.monotonic() > self._until:
+            raise CallerGoneError("the caller takes too long")
 
     def fail(self, error: SandmanError) -> None:
         """End a live answer with an error."""
@@ -217,6 +223,7 @@ class Reply:
             self._flush()
 
     def _pull_piece(self, name: str, log: OutputLog) -> None:
+        self._check_time()
         start = self.cursors[name]
         if self._owns:
             data, cursor, skipped = log.read(start, config.CHUNK_BYTES)
@@ -266,4 +273,4 @@ class Reply:
 
     def _send_all(self) -> None:
         data, self._out = self._out, bytearray()
-        self._exchange.send(data)
+        self._exchange.send(data, self._until)

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     Table = Mapping[str, Mapping[str, Handler]]
 
 
+PORTS = "/v1/ports/{}/*"
+ANY = "*"
+"""Any method that has no handler of its own."""
+
+
 class Routes:
     """The application: answers each exchange exactly once."""
 
@@ -58,7 +63,7 @@ class Routes:
         methods = self._table.get(head.path) or self._table.get(_pattern(head.path))
         if methods is None:
             raise NotFoundError(f"there is no {head.path}")
-        handler = methods.get(head.method)
+        handler = methods.get(head.method) or methods.get(ANY)
         if handler is None:
             known = ", ".join(sorted(methods)) or "GET, HEAD"
             raise MethodNotAllowedError(f"{head.path} takes {known}")
@@ -102,7 +107,10 @@ class Later:
 
 
 def _pattern(path: str) -> str:
-    """The path with its third part left open: `/v1/processes/{}/output`."""
+    """The path with its third part left open: `/v1/processes/{}/output`. Of a port all that follows it is
+    the server's own."""
+    if path.startswith("/v1/ports/"):
+        return PORTS
     parts = path.split("/")
     if len(parts) > 3 and names.is_exec_id(parts[3]):
         parts[3] = "{}"

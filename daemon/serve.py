@@ -26,6 +26,7 @@ def serve(config: Config, sock: socket.socket, asked: list[int]) -> int:
         asked: what `signals.block_signals` returned.
     """
     kernel.hide_descriptors()
+    config.port = sock.getsockname()[1]  # asked for as 0, it is any
     front = Front()
     Server(sock, front.handle).start()
     reaper = init.Reaper()

@@ -40,7 +40,8 @@ class Server:
     def __init__(self, sock: socket.socket, handle: Callable[[Exchange], None]) -> None:
         self._sock = sock
         self._handle = handle
-        self._connections: dict[Connection, None] = {}
+        self._connections: dict[Connection, bool] = {}
+        """Each with whether it comes from within the sandbox."""
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -62,21 +63,36 @@ class Server:
     def _admit(self, sock: socket.socket) -> None:
         """Give the connection a thread; when there are too many, an idle one gives way."""
         connection = Connection(sock, self._handle)
+        is_within = comes_from_within(sock)
         with self._lock:
-            if len(self._connections) >= config.MAX_CONNECTIONS:
-                idle = next((c for c in self._connections if c.is_idle), None)
-                if idle is None:
-                    _turn_away(sock)
-                    return
-                del self._connections[idle]
-                idle.close_idle()
-            self._connections[connection] = None
+            if not self._make_room(is_within=is_within):
+                _turn_away(sock)
+                return
+            self._connections[connection] = is_within
         try:
             threading.Thread(target=self._serve, args=(connection, sock), daemon=True).start()
         except RuntimeError as error:  # the sandbox's limit of processes is reached
             log.line(f"no thread for a connection: {error}")
             self._forget(connection)
             _turn_away(sock)
+
+    def _make_room(self, *, is_within: bool) -> bool:
+        """Whether there is a place for one more. From within only those from within give way."""
+        if len(self._connections) < min(config.MAX_WITHIN, config.MAX_CONNECTIONS):
+            return True
+        within = [one for one, is_from_within in self._connections.items() if is_from_within]
+        if is_within and len(within) >= config.MAX_WITHIN:
+            candidates = within
+        elif len(self._connections) >= config.MAX_CONNECTIONS:
+            candidates = within if is_within else [*within, *self._connections]
+        else:
+            return True
+        idle = next((one for one in candidates if one.is_idle), None)
+        if idle is None:
+            return False
+        del self._connections[idle]
+        idle.close_idle()
+        return True
 
     def _serve(self, connection: Connection, sock: socket.socket) -> None:
         signals.ignore_children()
@@ -89,6 +105,18 @@ class Server:
     def _forget(self, connection: Connection) -> None:
         with self._lock:
             self._connections.pop(connection, None)
+
+
+def comes_from_within(sock: socket.socket) -> bool:
+    """Whether the other end is in this very sandbox: it came over the loopback, or from the address that it
+    came to."""
+    try:
+        peer, own = sock.getpeername(), sock.getsockname()
+    except OSError:
+        return True  # it has gone again
+    host = peer[0] if peer else ""
+    on_loopback = host == "::1" or host.removeprefix("::ffff:").startswith("127.")
+    return on_loopback or peer[:1] == own[:1]
 
 
 def _turn_away(sock: socket.socket) -> None:

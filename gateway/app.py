@@ -13,7 +13,9 @@ from starlette.routing import Match
 from gateway.proxy import has_body
 from gateway.routes.context import Json
 from gateway.routes.forward import ForwardRoutes
+from gateway.routes.ports import PortRoutes
 from gateway.routes.sandboxes import SandboxRoutes
+from gateway.routes.sockets import SocketRoutes
 from gateway.routes.status import StatusRoutes
 from sandman import names
 from sandman.errors import (
@@ -51,6 +53,7 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
         routes=[
             *SandboxRoutes(context, metrics).routes(),
             *ForwardRoutes(context).routes(),
+            *PortRoutes(context).routes(),
             *StatusRoutes(metrics, not_ready).routes(),
         ],
         exception_handlers={
@@ -62,7 +65,22 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
     )
     # A path with a slash too many is another path: a redirect would lose the body, and says nothing.
     application.router.redirect_slashes = False
-    return Lingering(application)
+    sockets = SocketRoutes(context, edge.refuse)
+    metrics.watch_sockets(lambda: sockets.tunnels.open)
+    return ByKind(Lingering(application), sockets)
+
+
+class ByKind:
+    """Calls go one way, WebSockets another."""
+
+    def __init__(self, calls: ASGIApp, sockets: ASGIApp) -> None:
+        self._calls = calls
+        self._sockets = sockets
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one of either."""
+        app = self._sockets if scope["type"] == "websocket" else self._calls
+        await app(scope, receive, send)
 
 
 class Lingering:
@@ -121,6 +139,11 @@ class _Edge:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
+    def refuse(self, scope: Scope, error: Exception) -> Response:
+        """Any error, of a WebSocket that is not accepted."""
+        ours = _first(error)
+        return self._response(ours) if ours else self._fault(scope, error)
+
     async def known(self, _request: Request, error: Exception) -> Response:
         """One of ours."""
         return self._response(cast("SandmanError", error))
@@ -146,7 +169,10 @@ class _Edge:
 
     async def unknown(self, request: Request, error: Exception) -> Response:
         """A fault of ours: 500, and never a status that could be taken for the caller's fault."""
-        log.error("internal error", path=request.scope["path"], exc_info=error)
+        return self._fault(request.scope, error)
+
+    def _fault(self, scope: Scope, error: Exception) -> Response:
+        log.error("internal error", path=scope["path"], exc_info=error)
         return self._response(InternalError(f"a fault of the gateway: {type(error).__name__}"))
 
     def _response(self, error: SandmanError) -> Response:

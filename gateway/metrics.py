@@ -9,7 +9,7 @@ import prometheus_client as prometheus
 from prometheus_client.core import GaugeMetricFamily
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from gateway.model import Ready
     from gateway.roster import Roster
@@ -38,7 +38,14 @@ class Metrics:
             ["reason"],
             registry=self._registry,
         )
+        self._sockets = prometheus.Gauge(
+            "sandman_websockets", "WebSockets carried just now.", registry=self._registry
+        )
         self._registry.register(_State(roster))
+
+    def watch_sockets(self, count: Callable[[], int]) -> None:
+        """Ask this for how many WebSockets there are."""
+        self._sockets.set_function(count)
 
     def allocated(self, made: Ready) -> None:
         """A sandbox was handed over."""

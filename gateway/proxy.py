@@ -23,11 +23,14 @@ from sandman.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import httpx
     from starlette.types import Receive, Scope, Send
 
     from gateway.config import Settings
     from gateway.model import Instance
+    from gateway.ports import Port
     from gateway.registry import Registry
     from gateway.roster import Roster
     from gateway.upstream import Upstream
@@ -73,7 +76,7 @@ class Proxy:
     def __init__(self, roster: Roster, upstream: Upstream, pods: Pods, settings: Settings) -> None:
         self._roster = roster
         self._registry: Registry = roster.registry
-        self._upstream = upstream
+        self.upstream = upstream
         self._pods = pods
         self._settings = settings
         self._boots: dict[str, str] = {}
@@ -102,11 +105,9 @@ class Proxy:
         if known is not None:
             return known
         try:
-            info = await self._upstream.info(instance, INFO_S)
+            info = await self.upstream.info(instance, INFO_S)
         except NotListeningError as error:
-            raise await self._diagnose(
-                instance, LostError(str(error), sent=False), "GET"
-            ) from error
+            raise await self.diagnose(instance, LostError(str(error), sent=False), "GET") from error
         if info.claim_id is None or info.boot_id == instance.previous_boot_id:
             # The allocator, maybe another replica, is about to claim it. Had it died instead, its
             # container would not be started again, and the pod would tell.
@@ -118,22 +119,25 @@ class Proxy:
         self.learn(instance.uid, info.boot_id)
         return info.boot_id
 
-    def forward(self, instance: Instance, boot_id: str, path: str) -> Forwarding:
+    def forward(
+        self, instance: Instance, boot_id: str, path: str, port: Port | None = None
+    ) -> Forwarding:
         """The call as a response that Starlette runs: an ASGI application.
 
         Args:
             instance: where to.
             boot_id: the daemon start that the caller means.
             path: path and raw query at the daemon.
+            port: the server in the sandbox that is called, where it is not the daemon itself.
         """
-        return Forwarding(self, instance, boot_id, path)
+        return Forwarding(self, instance, boot_id, path, port)
 
     async def run(self, forwarding: Forwarding, scope: Scope, receive: Receive, send: Send) -> None:
         """Carry out one forwarding."""
-        instance, reply = forwarding.instance, _Reply(send)
+        instance, reply = forwarding.instance, _Reply(send, forwarding.port)
         lost: LostError | None = None
         with trio.CancelScope() as ended, self._registry.during(instance.uid, ended):
-            if (over := self._known_end(instance)) is not None:
+            if (over := self.known_end(instance)) is not None:
                 # It ended between the look-up and here: nobody would cancel this call.
                 raise over
             try:
@@ -141,14 +145,18 @@ class Proxy:
             except LostError as error:
                 lost = error
         if ended.cancelled_caught or lost is not None:
-            await reply.fail(await self._diagnose(instance, lost, scope["method"]))
+            reply.break_off(lost)
+            await reply.fail(await self.diagnose(instance, lost, scope["method"]))
 
     async def _exchange(
         self, forwarding: Forwarding, scope: Scope, receive: Receive, reply: _Reply
     ) -> None:
+        port = forwarding.port
         headers = request_headers(scope, forwarding.boot_id)
+        if port is not None:
+            headers = [*port.request_headers(scope["headers"]), headers[-1]]
         body = RequestBody(receive) if has_body(scope) else None
-        async with self._upstream.open(
+        async with self.upstream.open(
             forwarding.instance, scope["method"], forwarding.path, headers, body
         ) as response:
             await reply.start(response)
@@ -156,28 +164,29 @@ class Proxy:
                 await reply.body(chunk)
             await reply.end()
 
-    async def _diagnose(
+    async def diagnose(
         self, instance: Instance, lost: LostError | None, method: str
     ) -> SandmanError:
         """Why the daemon went silent: what is known at once, else what is found out in `loss_s`."""
         with trio.move_on_after(self._settings.loss_s):
-            while (error := self._known_end(instance)) is None:
+            while (error := self.known_end(instance)) is None:
                 if await self._is_gone(instance):
-                    return self._known_end(instance) or DeletedError(
+                    return self.known_end(instance) or DeletedError(
                         "somebody deleted its pod", sandbox=instance.id
                     )
-                if self._known_end(instance) is None:
+                if self.known_end(instance) is None:
                     with trio.move_on_after(1.0):
                         await self._roster.wait_change(instance.uid)
             return error
         detail = f"the sandbox does not answer: {lost}" if lost else "the sandbox does not answer"
-        if lost is not None and lost.sent and method == "POST":
+        if lost is not None and lost.sent and method in {"POST", "PATCH"}:
             return OutcomeUnknownError(
                 f"{detail}; the command may or may not have run", sandbox=instance.id
             )
         return UnreachableError(detail, sandbox=instance.id, retry_after=1.0)
 
-    def _known_end(self, instance: Instance) -> SandmanError | None:
+    def known_end(self, instance: Instance) -> SandmanError | None:
+        """Why this sandbox is no more; None while nobody knows of an end."""
         now = self._registry.get(instance.uid)
         if now is not None and now.ending is not None:
             return now.ending.error(instance.id)
@@ -200,11 +209,14 @@ class Proxy:
 class Forwarding:
     """One call on its way; an ASGI application."""
 
-    def __init__(self, proxy: Proxy, instance: Instance, boot_id: str, path: str) -> None:
+    def __init__(
+        self, proxy: Proxy, instance: Instance, boot_id: str, path: str, port: Port | None = None
+    ) -> None:
         self._proxy = proxy
         self.instance = instance
         self.boot_id = boot_id
         self.path = path
+        self.port = port
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run it."""
@@ -214,16 +226,16 @@ class Forwarding:
 class _Reply:
     """The response to the caller, as far as it has come."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, port: Port | None = None) -> None:
         self._send = send
+        self._port = port
         self._frames: wire.FrameDecoder | None = None
         self._started = False
 
     async def start(self, response: httpx.Response) -> None:
-        given = {name.lower(): value for name, value in response.headers.raw}
-        kept = [(name, given[name]) for name in RESPONSE_HEADERS if name in given]
-        media = given.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        if media == names.MEDIA_FRAMES.encode():
+        kept = response_headers(response.headers.raw, self._port)
+        media = dict(kept).get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if media == names.MEDIA_FRAMES.encode() and self._port is None:
             self._frames = wire.FrameDecoder()
             # An ERROR frame may be added, and a frame that is not whole left out.
             kept = [header for header in kept if header[0] != b"content-length"]
@@ -254,6 +266,15 @@ class _Reply:
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
+    def break_off(self, lost: LostError | None) -> None:
+        """End at once what can tell no reason any more: nothing is left to be found out for.
+
+        Raises:
+            BrokenBodyError: it is the body of a file, or of a server in the sandbox.
+        """
+        if self._started and self._frames is None:
+            raise BrokenBodyError(str(lost or "the sandbox has ended"))
+
     async def fail(self, error: SandmanError) -> None:
         """Tell the caller, in the form that is still possible.
 
@@ -262,9 +283,6 @@ class _Reply:
         """
         if not self._started:
             raise error
-        if self._frames is None:
-            # A body cut short of its length or last chunk is an error to every HTTP client.
-            raise BrokenBodyError(str(error))
         frame = wire.encode_frame(wire.ERROR, json.dumps(error.problem()).encode())
         await self._send({"type": "http.response.body", "body": frame, "more_body": False})
 
@@ -282,6 +300,16 @@ def request_headers(scope: Scope, boot_id: str) -> list[tuple[bytes, bytes]]:
         given.pop(b"content-length", None)
     passed = [(name, given[name]) for name in REQUEST_HEADERS if name in given]
     return [*passed, (names.HEADER_BOOT_ID.encode(), boot_id.encode())]
+
+
+def response_headers(
+    given: Iterable[tuple[bytes, bytes]], port: Port | None
+) -> list[tuple[bytes, bytes]]:
+    """Headers for the caller: of a server in the sandbox what may pass, of the daemon what is listed."""
+    headers = {name.lower(): value for name, value in given}
+    if port is not None and names.HEADER_PORT.lower().encode() in headers:
+        return port.response_headers(given)
+    return [(name, headers[name]) for name in RESPONSE_HEADERS if name in headers]
 
 
 def has_body(scope: Scope) -> bool:

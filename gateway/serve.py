@@ -27,6 +27,7 @@ from gateway.roster import Roster
 from gateway.routes.context import Context
 from gateway.routes.lookup import Lookup
 from gateway.upstream import Upstream
+from gateway.websocket import MESSAGE_MAX_BYTES
 from sandman import names
 from sandman.service import https, kube
 
@@ -162,7 +163,11 @@ class Gateway:
             bind=[f"{host}:{settings.port}"],
             stop=self._stop,
             tls=self.certificates.current,
-            settings=https.Settings(lame_duck_s=settings.lame_duck_s, grace_s=settings.grace_s),
+            settings=https.Settings(
+                lame_duck_s=settings.lame_duck_s,
+                grace_s=settings.grace_s,
+                max_message_bytes=MESSAGE_MAX_BYTES,
+            ),
             task_status=task_status,
         )
 

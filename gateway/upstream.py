@@ -20,6 +20,7 @@ import httpx
 import trio
 
 from gateway.daemons import LostError, NotListeningError
+from gateway.websocket import DaemonSocket, Opening, RefusedError
 from sandman import grants, names, wire
 from sandman.errors import BadRequestError, DiedError, UnreachableError, from_problem
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from gateway.config import Settings
     from gateway.model import Instance
 
+HANDSHAKE_S = 30.0
+"""Seconds for the answer to a WebSocket's handshake, which a server in the sandbox may give."""
 TRANSPORTS_MAX = 4096
 """Transports kept open; the one unused for longest is closed. 17 KiB each when idle: 70 MiB."""
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=4, keepalive_expiry=30)
@@ -51,6 +54,7 @@ KEEP_ALIVE = (
 either: half a minute without its acknowledgement ends the connection."""
 _BOOT_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """A boot id becomes a header's value and part of a token."""
+PORT_HEADER = names.HEADER_PORT.lower().encode()
 Header = tuple[bytes, bytes]
 
 
@@ -154,8 +158,7 @@ class Upstream:
         """
         async with contextlib.AsyncExitStack() as stack:
             response = await self._dial(stack, instance, method, path, headers, content)
-            if response.status_code == httpx.codes.UNAUTHORIZED:
-                # An address is given anew soon after its pod is gone. The caller's token is well.
+            if _is_strangers(response.status_code, response.headers.raw):
                 raise LostError("another daemon answers there", sent=False)
             if not 200 <= response.status_code < 600:
                 raise LostError(f"its answer has status {response.status_code}", sent=True)
@@ -163,6 +166,48 @@ class Upstream:
                 yield response
             except httpx.TransportError as error:
                 raise LostError(str(error) or type(error).__name__, sent=True) from error
+
+    @contextlib.asynccontextmanager
+    async def open_socket(
+        self, instance: Instance, path: str, headers: Sequence[Header], subprotocols: Sequence[str]
+    ) -> AsyncIterator[DaemonSocket]:
+        """A WebSocket to the daemon, for the length of the block; else as `open`.
+
+        Raises:
+            RefusedError: the answer is an HTTP response.
+            LostError: no connection, no answer within HANDSHAKE_S, or not the daemon's.
+            UnreachableError: the key to speak to it is not here yet.
+        """
+        token = self._token_or_raise(instance)
+        stream = await self._connect(instance)
+        try:
+            socket = DaemonSocket(stream)
+            opening = Opening(
+                host=f"{_host(instance.address)}:{self._port}",
+                target=path,
+                headers=[*headers, (b"authorization", f"Bearer {token}".encode())],
+                subprotocols=subprotocols,
+            )
+            await _shake_hands(socket, opening)
+            yield socket
+        finally:
+            await trio.aclose_forcefully(stream)
+
+    async def _connect(self, instance: Instance) -> trio.SocketStream:
+        pauses = iter(DIAL_PAUSES_S)
+        while True:
+            try:
+                address = _host(instance.address).strip("[]")
+                with trio.fail_after(self._connect_s):
+                    stream = await trio.open_tcp_stream(address, self._port)
+            except (OSError, trio.TooSlowError, httpx.ConnectError) as error:
+                if (pause := next(pauses, None)) is None:
+                    raise LostError(f"no connection: {error}", sent=False) from error
+                await trio.sleep(pause)
+            else:
+                for level, option, value in KEEP_ALIVE:
+                    stream.setsockopt(level, option, value)
+                return stream
 
     async def _dial(
         self,
@@ -173,13 +218,7 @@ class Upstream:
         headers: Sequence[Header],
         content: AsyncIterator[bytes] | None,
     ) -> httpx.Response:
-        token = self._token(instance)
-        if token is None:
-            raise UnreachableError(
-                f"there is no key {instance.key_id!r} to speak to this sandbox with yet",
-                sandbox=instance.id,
-                retry_after=1.0,
-            )
+        token = self._token_or_raise(instance)
         pauses = iter(DIAL_PAUSES_S)
         while True:
             try:
@@ -222,6 +261,16 @@ class Upstream:
         key = self._credentials.daemon_keys.get(instance.key_id)
         return None if key is None else grants.daemon_token(key, instance.namespace, instance.nonce)
 
+    def _token_or_raise(self, instance: Instance) -> str:
+        token = self._token(instance)
+        if token is None:
+            raise UnreachableError(
+                f"there is no key {instance.key_id!r} to speak to this sandbox with yet",
+                sandbox=instance.id,
+                retry_after=1.0,
+            )
+        return token
+
     @contextlib.contextmanager
     def _use(self, instance: Instance) -> Iterator[httpx.AsyncHTTPTransport]:
         entry = self._open.get(instance.uid)
@@ -241,6 +290,25 @@ class Upstream:
             if not entry.users and (over or not is_alive(uid)):
                 del self._open[uid]
                 await entry.transport.aclose()
+
+
+def _is_strangers(status: int, headers: Sequence[Header]) -> bool:
+    """Whether another pod's daemon refuses our token: an address is given anew soon after its pod is gone.
+    The caller's token is well. A server in the sandbox may ask for credentials of its own."""
+    marked = any(name.lower() == PORT_HEADER for name, _ in headers)
+    return status == httpx.codes.UNAUTHORIZED and not marked
+
+
+async def _shake_hands(socket: DaemonSocket, opening: Opening) -> None:
+    try:
+        with trio.fail_after(HANDSHAKE_S):
+            await socket.open(opening)
+    except trio.TooSlowError as error:
+        raise LostError(f"no answer to the handshake in {HANDSHAKE_S:.0f} s", sent=True) from error
+    except RefusedError as refused:
+        if _is_strangers(refused.status, refused.headers):
+            raise LostError("another daemon answers there", sent=False) from refused
+        raise
 
 
 async def _read_little(response: httpx.Response) -> bytes:

@@ -22,6 +22,7 @@
     │   └── IdleError                  410 idle
     ├── SandboxFaultError          what runs inside caused it: no free retry
     │   ├── NoSpaceError               507 no_space
+    │   ├── PortClosedError            503 port_closed        retryable
     │   ├── OomError                   410 oom
     │   └── DiedError                  410 died
     └── InfrastructureError        not the caller's fault, nor the sandbox's
@@ -82,8 +83,7 @@ class SandmanError(Exception):
         self.field = field
         self.sandbox = sandbox
         self.retry_after = retry_after
-        if cause is not None:
-            self.cause = cause
+        self.cause = cause or self.cause
         self.facts = dict(facts or {})
 
     def __str__(self) -> str:
@@ -100,9 +100,8 @@ class SandmanError(Exception):
             "retryable": self.retryable,
             "detail": self.detail,
         }
-        facts = self.facts or None
-        optional: dict[str, object] = {"field": self.field, "sandbox": self.sandbox, "facts": facts}
-        optional["retry_after"] = self.retry_after
+        optional: dict[str, object] = {"field": self.field, "sandbox": self.sandbox}
+        optional |= {"facts": self.facts or None, "retry_after": self.retry_after}
         document.update({name: value for name, value in optional.items() if value is not None})
         return document
 
@@ -119,7 +118,6 @@ class BadRequestError(CallerError):
     """The request is malformed; `field` names the part at fault."""
 
     reason = "bad_request"
-    status = 400
 
 
 class UnauthenticatedError(CallerError):
@@ -257,6 +255,14 @@ class NoSpaceError(SandboxFaultError):
     status = 507
 
 
+class PortClosedError(SandboxFaultError):
+    """Nothing in the sandbox listens on that port (yet), or it does not accept; nothing was sent."""
+
+    reason = "port_closed"
+    status = 503
+    retryable = True
+
+
 class OomError(SandboxFaultError):
     """The sandbox as a whole was killed for want of memory."""
 
@@ -372,17 +378,15 @@ def from_problem(document: Mapping[str, object], status: int = 500) -> SandmanEr
         document: the members of a problem+json body, from our own programs or from a proxy between.
         status: the HTTP status that came with it, for documents that say nothing themselves.
     """
-    reason = str(document.get("reason", ""))
-    cls = by_reason().get(reason)
+    cls = by_reason().get(str(document.get("reason", "")))
     facts = document.get("facts")
-    retry_after = document.get("retry_after")
+    given = {name: document.get(name) for name in ("field", "sandbox", "cause")}
+    texts = {name: value for name, value in given.items() if isinstance(value, str)}
     error = (cls or InternalError)(
         str(document.get("detail") or document.get("title") or f"HTTP status {status}"),
-        field=_text(document.get("field")),
-        sandbox=_text(document.get("sandbox")),
-        retry_after=_seconds(retry_after),
-        cause=_text(document.get("cause")),
+        retry_after=_seconds(document.get("retry_after")),
         facts=facts if isinstance(facts, Mapping) else None,
+        **texts,
     )
     if cls is None:
         error.status = status
@@ -393,7 +397,3 @@ def _seconds(value: object) -> float | None:
     """A wait of at most a day; anything else comes from somebody who is not us."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if is_number and 0 <= value <= 86400 else None  # type: ignore[operator, arg-type]
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None

@@ -97,6 +97,9 @@ HEADER_HOP = "Sandman-Hop"
 """Set by a gateway that hands a call to the allocator: such a call is never handed on again."""
 HEADER_IDEMPOTENCY_KEY = "Idempotency-Key"
 
+HEADER_PORT = "Sandman-Port"
+"""On an answer that a server inside the sandbox gave, its port; what Sandman says itself has none."""
+
 MEDIA_FRAMES = "application/vnd.sandman.frames"
 MEDIA_JSON = "application/json"
 MEDIA_NDJSON = "application/x-ndjson"
@@ -129,3 +132,14 @@ def is_exec_id(value: object) -> bool:
     """Whether this can name a command: 1 to 64 of A-Z a-z 0-9 . _ - and not dots alone, which in a
     path mean something else."""
     return isinstance(value, str) and _EXEC_ID.fullmatch(value) is not None
+
+
+# --- ports of servers in a sandbox ---------------------------------------------------------------
+
+_PORT = re.compile(r"[1-9][0-9]{0,4}")
+
+
+def port_number(text: str) -> int | None:
+    """The TCP port that this text names in the one way there is to write it; None when it names none."""
+    number = int(text) if _PORT.fullmatch(text) else 0
+    return number if 0 < number < 65536 else None

@@ -33,13 +33,14 @@ REPLACEMENTS = tuple(
         (r"\b(from|import) sandman\.client\b", r"\1 sandman.sync"),
         (r"\bsandman\._async\b", "sandman._sync"),
         (r"\btwins_async\b", "twins_sync"),
-        (r"\bAsync(Client|Iterator|Iterable|HTTPTransport)\b", r"\1"),
+        (r"\bAsync(Client|Iterator|Iterable|HTTPTransport|BaseTransport)\b", r"\1"),
         (r"\bAsyncByteStream\b", "SyncByteStream"),
         (r"\bStopAsyncIteration\b", "StopIteration"),
         (r"\basynccontextmanager\b", "contextmanager"),
         (r"\b__a(iter|next|enter|exit)__\b", r"__\1__"),
         (r"\ba(iter|next)\(", r"\1("),
         (r"\baiter_raw\b", "iter_raw"),
+        (r"\bhandle_async_request\b", "handle_request"),
         (r"\baclose\b", "close"),
     )
 )

@@ -16,7 +16,7 @@ from sandman.errors import NotFoundError, TooLargeError, UnreachableError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from starlette.requests import Request
+    from starlette.requests import HTTPConnection, Request
 
     from gateway.auth import Credentials
     from gateway.config import Settings
@@ -54,7 +54,7 @@ class Context:
     missing: Callable[[], list[str]]
     """What this replica still waits for before it can serve."""
 
-    def principal(self, request: Request) -> Principal:
+    def principal(self, request: HTTPConnection) -> Principal:
         """Who calls.
 
         Raises:

@@ -11,9 +11,10 @@ from sandman import names
 from sandman.errors import ExpiredError, NotFoundError
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
+    from starlette.requests import HTTPConnection, Request
     from starlette.types import ASGIApp
 
+    from gateway.model import Instance, Principal
     from gateway.routes.context import Context
 
 FORWARDED = {
@@ -61,18 +62,30 @@ class ForwardRoutes:
         """Any of `FORWARDED`."""
         principal = self._context.principal(request)
         tail = _tail(path, request)
-        sandbox = request.path_params["id"]
-        instance = await self._context.find(principal, sandbox)
-        if instance.ending is not None:
-            raise instance.ending.error(sandbox)
-        if instance.expires_at is not None and self._context.wall() >= instance.expires_at:
-            # Its pod has some slack for calls that are under way; new ones have none.
-            raise ExpiredError("its lease ran out", sandbox=sandbox)
-        proxy = self._context.proxy
-        boot_id = principal.boot_id or await proxy.boot_id(instance)
-        # The raw query: decoding and encoding again would change names of files.
-        query = request.scope["query_string"].decode("latin-1")
-        return proxy.forward(instance, boot_id, f"/v1/{tail}" + (f"?{query}" if query else ""))
+        instance, boot_id = await target(self._context, principal, request.path_params["id"])
+        return self._context.proxy.forward(instance, boot_id, daemon_path(tail, request))
+
+
+async def target(context: Context, principal: Principal, sandbox: str) -> tuple[Instance, str]:
+    """The living sandbox with this id, and the daemon start that the caller means.
+
+    Raises:
+        SandmanError: none, somebody else's, or one that has ended.
+    """
+    instance = await context.find(principal, sandbox)
+    if instance.ending is not None:
+        raise instance.ending.error(sandbox)
+    if instance.expires_at is not None and context.wall() >= instance.expires_at:
+        # Its pod has some slack for calls that are under way; new ones have none.
+        raise ExpiredError("its lease ran out", sandbox=sandbox)
+    return instance, principal.boot_id or await context.proxy.boot_id(instance)
+
+
+def daemon_path(tail: str, connection: HTTPConnection) -> str:
+    """Path and query at the daemon. The raw query: decoding and encoding again would change names of
+    files."""
+    query = connection.scope["query_string"].decode("latin-1")
+    return f"/v1/{tail}" + (f"?{query}" if query else "")
 
 
 def _tail(path: str, request: Request) -> str:

@@ -106,7 +106,7 @@ class Lanes:
 
     def _make(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(
-            verify=self._context(),
+            verify=self.trust(),
             limits=httpx.Limits(
                 max_connections=None,
                 max_keepalive_connections=None,
@@ -114,7 +114,8 @@ class Lanes:
             ),
         )
 
-    def _context(self) -> ssl.SSLContext:
+    def trust(self) -> ssl.SSLContext:
+        """The certificates to trust."""
         # Reading a bundle of CAs takes longer than a command: once for all lanes.
         if self._trust is None:
             self._trust = self._settings.trust or _default_trust(self._settings.url)

@@ -21,6 +21,7 @@ from sandman.errors import SandmanError, UnreachableError
 from sandman.version import __version__
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from sandman._core.config import Settings
@@ -128,6 +129,10 @@ class Transport:
     async def aclose(self) -> None:
         """Close all connections."""
         await self._lanes.aclose()
+
+    def trust(self) -> ssl.SSLContext:
+        """The certificates that the gateway's must be of."""
+        return self._lanes.trust()
 
     async def json(self, call: Call) -> object:
         """Make the call, read its JSON; None for an answer without a body.

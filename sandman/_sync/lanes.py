@@ -109,7 +109,7 @@ class Lanes:
 
     def _make(self) -> httpx.Client:
         return httpx.Client(
-            verify=self._context(),
+            verify=self.trust(),
             limits=httpx.Limits(
                 max_connections=None,
                 max_keepalive_connections=None,
@@ -117,7 +117,8 @@ class Lanes:
             ),
         )
 
-    def _context(self) -> ssl.SSLContext:
+    def trust(self) -> ssl.SSLContext:
+        """The certificates to trust."""
         # Reading a bundle of CAs takes longer than a command: once for all lanes.
         if self._trust is None:
             self._trust = self._settings.trust or _default_trust(self._settings.url)

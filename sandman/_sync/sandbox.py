@@ -8,8 +8,10 @@ import json
 import os
 import uuid
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 from urllib.parse import quote
+
+import httpx
 
 from sandman import names
 from sandman._core import blocking as anyio
@@ -22,6 +24,7 @@ from sandman._core.values import SandboxInfo, Stdout
 from sandman._sync.bodies import Body, Data, FramedBody, Source
 from sandman._sync.files import Files
 from sandman._sync.follow import Follow
+from sandman._sync.ports import PortTransport, port_path
 from sandman._sync.process import KILL_LIMIT_S, Process, parse_process
 from sandman._sync.session import Session, SessionOptions, list_sessions, open_session
 from sandman._sync.stream import ExecStream
@@ -192,6 +195,44 @@ class Sandbox:
     def sessions(self) -> list[Session]:
         """All sessions, also those whose shell has ended by itself."""
         return list_sessions(self._transport, self.id, self._path)
+
+    def http(self, port: int, **options: Any) -> httpx.Client:  # noqa: ANN401 - httpx's own
+        """An httpx client whose URLs are those of a server in the sandbox; close it when done.
+
+            with box.http(8000) as server:
+                answer = server.get("/health")
+
+        What the server answers is an answer, whatever its status. Nothing is repeated.
+
+        Args:
+            port: that it listens on, at 127.0.0.1 or ::1 of the sandbox.
+            **options: of `httpx.Client`, such as `timeout`, `headers`, `follow_redirects`.
+
+        Raises:
+            PortClosedError: by its calls: nothing listens there (yet); nothing was sent.
+            SandmanError: by its calls: the sandbox or the way to it failed.
+        """
+        settings = self._transport.settings
+        base = self.port_url(port)
+        limits = settings.limits
+        options.setdefault("timeout", httpx.Timeout(limits.silence_s, connect=limits.connect_s))
+        transport = PortTransport(settings, self._transport.trust(), base, self.id)
+        return httpx.Client(base_url=base, transport=transport, **options)
+
+    def port_url(self, port: int, path: str = "/", *, websocket: bool = False) -> str:
+        """The URL of a server in the sandbox, for other libraries; `port_headers` belong to it.
+
+        Args:
+            port: that it listens on.
+            path: on that server, with its query, percent-encoded.
+            websocket: `wss://` in place of `https://`.
+        """
+        url = f"{self._transport.settings.url}{self._path}{port_path(port, path)}"
+        return f"ws{url.removeprefix('http')}" if websocket else url
+
+    def port_headers(self) -> dict[str, str]:
+        """What a request to `port_url` must carry; for the gateway alone, the server does not get it."""
+        return {"Authorization": f"Bearer {self._transport.settings.token}"}
 
     def release(self) -> None:
         """Let the sandbox go, with all that is in it. May be repeated: gone is gone.

@@ -23,6 +23,7 @@ from sandman.errors import SandmanError, UnreachableError
 from sandman.version import __version__
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterator, Mapping
 
     from sandman._core.config import Settings
@@ -130,6 +131,10 @@ class Transport:
     def close(self) -> None:
         """Close all connections."""
         self._lanes.close()
+
+    def trust(self) -> ssl.SSLContext:
+        """The certificates that the gateway's must be of."""
+        return self._lanes.trust()
 
     def json(self, call: Call) -> object:
         """Make the call, read its JSON; None for an answer without a body.

@@ -20,6 +20,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+SERVICE_RESTART = 1012
+"""Close code of a WebSocket whose server goes, of IANA's registry: come again."""
 READ_AHEAD_BYTES = 256 * 1024
 """Bytes of a request's body taken from the server before the application asks. Enough that a small
 body never hides a disconnect behind it; little enough to hold for thousands of requests."""
@@ -127,6 +129,51 @@ class CloseWhenStopping:
         await self._app(scope, receive, send_on)
 
 
+class CloseSockets:
+    """Ends WebSockets when `going` is set: close code 1012, "service restart".
+
+    Their clients connect again, and get to a replica that stays. Cut instead, all that a client could
+    see is 1006, as for any fault.
+    """
+
+    def __init__(self, app: App, going: trio.Event) -> None:
+        self._app = app
+        self._going = going
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one WebSocket, or pass on what is none."""
+        if scope["type"] != "websocket":
+            await self._app(scope, receive, send)
+            return
+        accepted = False
+
+        async def send_on(message: Message) -> None:
+            nonlocal accepted
+            accepted = accepted or message["type"] == "websocket.accept"
+            await send(message)
+
+        async def watch() -> None:
+            await self._going.wait()
+            if accepted:
+                reason = "service restart"
+                await send({"type": "websocket.close", "code": SERVICE_RESTART, "reason": reason})
+            else:
+                error = errors.UnreachableError("this server is stopping", retry_after=1.0)
+                await _refuse(send, error, "websocket.")
+            nursery.cancel_scope.cancel()
+
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            try:
+                await self._app(scope, receive, send_on)
+            except Exception as error:  # noqa: BLE001 - raised below, out of the nursery's group
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+
 class LimitBody:
     """Answers 413 to a request whose body is longer than `max_bytes`, by its word or in fact.
 
@@ -177,12 +224,13 @@ def _content_length(scope: Scope) -> int:
     return 0
 
 
-async def _refuse(send: Send, error: errors.SandmanError) -> None:
+async def _refuse(send: Send, error: errors.SandmanError, kind: str = "") -> None:
     body = json.dumps(error.problem()).encode()
     headers = [
         (b"content-type", names.MEDIA_PROBLEM.encode()),
         (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),
     ]
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    start = {"type": f"{kind}http.response.start", "status": error.status, "headers": headers}
+    await send(start)
+    await send({"type": f"{kind}http.response.body", "body": body})

@@ -51,6 +51,8 @@ _QUEUED_CHUNKS = 4
 _PROBE_AFTER_S = 60
 _PROBE_EVERY_S = 15
 """TCP keep-alive: without it the connections of a client whose machine died stay for ever."""
+_SOCKET_FAREWELL_S = 2.0
+"""Before the end of the grace WebSockets are told that the server goes: their clients come back elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,9 @@ class Settings:
         max_body_bytes: of a request's body, 413 beyond; None leaves it to the application.
         requests_per_connection: after so many a connection is closed, so that clients spread anew
             over the replicas.
+        max_message_bytes: of a WebSocket's message, close code 1009 beyond. Five of them may wait in
+            memory for a connection: four before the application, one that is coming in.
+        ping_s: seconds between pings on a WebSocket; load balancers cut what is silent for 60 s.
     """
 
     lame_duck_s: float = 0.0
@@ -86,6 +91,8 @@ class Settings:
     max_head_bytes: int = 64 * 1024
     max_body_bytes: int | None = None
     requests_per_connection: int = 10_000
+    max_message_bytes: int = 4 * 1024 * 1024
+    ping_s: float = 20.0
 
 
 @dataclass(frozen=True)
@@ -182,6 +189,10 @@ def _configure(settings: Settings) -> Config:
     config.keep_alive_max_requests = settings.requests_per_connection
     config.h11_max_incomplete_size = settings.max_head_bytes
     config.max_app_queue_size = _QUEUED_CHUNKS
+    config.websocket_max_message_size = settings.max_message_bytes
+    config.websocket_ping_interval = settings.ping_s
+    # What inflates a thousandfold passes every limit on what comes in.
+    config.websocket_permessage_deflate = False
     return config
 
 
@@ -251,11 +262,30 @@ http1.HTTPStream = _Request  # type: ignore[attr-defined]
 
 
 class _Connection(TCPServer):
-    """A connection that is over when its client closes it; anycorn's waits for `keep_alive_s` first."""
+    """A connection that is over when its client closes it; anycorn's waits for `keep_alive_s` first, and
+    after a WebSocket for the next ping."""
+
+    context: Any
 
     async def _read_data(self) -> None:
         await super()._read_data()
+        self.context.over.set()
         await self.idle_task.stop()
+
+
+class _ConnectionContext:
+    """The server's context as one connection sees it: what sleeps for it wakes at its end."""
+
+    def __init__(self, shared: WorkerContext) -> None:
+        self._shared = shared
+        self.over = trio.Event()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever anycorn asks for
+        return getattr(self._shared, name)
+
+    async def sleep(self, wait: float) -> None:
+        with trio.move_on_after(wait):
+            await self.over.wait()
 
 
 class _Server:
@@ -270,7 +300,9 @@ class _Server:
     ) -> None:
         if settings.max_body_bytes is not None:
             app = asgi.LimitBody(app, settings.max_body_bytes)
-        wrapped = asgi.CancelOnDisconnect(asgi.CloseWhenStopping(app, stop))
+        self._farewell = trio.Event()
+        app = asgi.CloseSockets(asgi.CloseWhenStopping(app, stop), self._farewell)
+        wrapped = asgi.CancelOnDisconnect(app)
         self._app = ASGIWrapper(wrapped)  # type: ignore[arg-type]
         self._stop = stop
         self._tls = tls
@@ -297,8 +329,14 @@ class _Server:
                         await self._context.terminated.set()
                         deadline = trio.current_time() + self._settings.grace_s
                         everything.cancel_scope.deadline = deadline
+                        everything.start_soon(self._say_farewell, deadline)
                 finally:
                     self._finished.set()
+
+    async def _say_farewell(self, deadline: float) -> None:
+        with trio.move_on_at(deadline - _SOCKET_FAREWELL_S):
+            await self._finished.wait()
+        self._farewell.set()
 
     async def _accept_until_stopped(
         self,
@@ -333,7 +371,8 @@ class _Server:
         self._open.add(plain)
         try:
             stream = await self._secured(plain)
-            await _Connection(self._app, self._config, self._context, {}, stream).run()
+            context: Any = _ConnectionContext(self._context)
+            await _Connection(self._app, self._config, context, {}, stream).run()
         except Exception as error:  # noqa: BLE001 - a fault in one connection ends that one alone
             level = logging.DEBUG if _is_of_connection(error) else logging.ERROR
             _LOG.log(level, "a connection failed: %r", error, exc_info=level == logging.ERROR)

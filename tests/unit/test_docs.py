@@ -11,6 +11,7 @@ import pytest
 
 from gateway import config as gateway_config
 from gateway.routes.forward import FORWARDED
+from gateway.routes.sockets import SOCKETS
 from sandman import errors, handles, names, sessions, wire
 from webhook import config as webhook_config
 
@@ -58,9 +59,11 @@ def test_every_route_is_documented():
     api = text("docs/api.md")
     for route in routes:
         for tail in FORWARDED if "{path}" in route else [""]:
-            shown = route.replace("{{id}}", "{id}").replace("{path}", tail)
+            shown = route.replace("{{id}}", "{id}").replace("{path}", tail).replace(":path}", "}")
             short = shown.replace("/v1/sandboxes/{id}/", "…/")
             assert shown in api or short in api, shown
+    for tail in SOCKETS:
+        assert f"| `…/{tail.replace(':path}', '}')}` |" in api, tail
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import ssl
 from typing import TYPE_CHECKING
 
 import anyio
+import httpx
 import pytest
 import trustme
 
@@ -139,3 +140,14 @@ def test_what_is_missing_or_wrong_is_named(environ: dict[str, str], says: str) -
     with pytest.raises(client.ConfigurationError, match=says) as caught:
         Settings.load(environ=environ)
     assert isinstance(caught.value, errors.CallerError)
+
+
+def test_names_are_checked_on_the_way_to_a_port_too(secure: FakeGateway, ca: str) -> None:
+    for name, expected in ((NAME, errors.NotFoundError), ("other", httpx.ConnectError)):
+        options = {"url": secure.url, "ca": ca, "server_name": name}
+        with (
+            sync.Client(token=TOKEN, **options) as blocking,
+            blocking.attach("b-1").http(80) as server,
+            pytest.raises(expected),
+        ):
+            server.get("/")

@@ -142,6 +142,17 @@ def serve_by(python: object) -> tuple[str, ...]:
     return (str(python), "-S", "-B", "-m", "daemon", "serve")
 
 
+def small(tmp_path: object, **limits: object) -> tuple[str, ...]:
+    """A program that runs the daemon with other limits."""
+    lines = "".join(f"config.{name} = {value}\n" for name, value in limits.items())
+    script = Path(str(tmp_path)) / "small.py"
+    script.write_text(
+        f"import sys\nfrom daemon import config\n{lines}"
+        "from daemon.__main__ import main\nsys.exit(main())\n"
+    )
+    return (sys.executable, str(script))
+
+
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """What the pod would set."""
     return {

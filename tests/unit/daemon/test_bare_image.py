@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -135,6 +137,24 @@ def test_a_deeply_nested_body_does_not_end_it(start: Callable[..., Daemon], imag
         assert problem(running.client.post("/v1/exec", content=text))["reason"] == "bad_request"
     answer = running.raw(head("GET", "/v1/info", "Connection: close"))
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["running"] == 0
+
+
+def test_servers_are_reached_and_missed(start: Callable[..., Daemon], image: Path) -> None:
+    running = run_in(start, image)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def answer() -> None:
+            sock, _ = server.accept()
+            with sock:
+                sock.recv(65536)
+                sock.sendall(b"HTTP/1.1 200 OK\r\n\r\nhi")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert running.client.get(f"/v1/ports/{port}/").content == b"hi"
+        thread.join()
+    assert problem(running.client.get(f"/v1/ports/{port}/"))["reason"] == "port_closed"
 
 
 @pytest.mark.skipif(BUSYBOX is None, reason="needs a static busybox")

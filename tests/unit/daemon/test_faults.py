@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -85,6 +86,17 @@ def test_frames_need_http_1_1(daemon: Daemon) -> None:
     assert b"HTTP/1.1 400" in answer
 
 
+class Place:
+    """A connection that is idle or busy."""
+
+    def __init__(self, letter: str) -> None:
+        self.letter = letter
+        self.is_idle = letter.islower()
+
+    def close_idle(self) -> None:
+        self.is_idle = False
+
+
 class TestServer:
     def test_ipv4_alone_where_there_is_no_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
         real = socket.socket
@@ -132,6 +144,50 @@ class TestServer:
         gone.close()
         one._admit(ours)
         theirs.close()
+
+    def test_who_gives_way_to_whom(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("daemon.config.MAX_CONNECTIONS", 4)
+        monkeypatch.setattr("daemon.config.MAX_WITHIN", 2)
+
+        def left(connections: str, newcomer: str) -> str:
+            """Each a letter: within or outside, capital when busy; who is there afterwards."""
+            one = server.Server(socket.socket(), print)
+            with one._sock:
+                for letter in connections:
+                    one._connections[Place(letter)] = letter in "wW"  # type: ignore[index]
+                has_room = one._make_room(is_within=newcomer == "w")
+                letters = "".join(c.letter for c in one._connections)  # type: ignore[attr-defined]
+                return letters + (newcomer if has_room else "")
+
+        assert left("WW", "w") == "WW"  # a flood from within stops here
+        assert left("WwO", "w") == "WOw"
+        assert left("WWo", "w") == "WWo"  # and nobody from outside gives way to it
+        assert left("WWO", "o") == "WWOo"  # who comes from outside finds room
+        assert left("wWoO", "o") == "WoOo"
+        assert left("WOoO", "o") == "WOOo"
+        assert left("OOoO", "w") == "OOoO"
+        assert left("WWOO", "o") == "WWOO"
+
+    @pytest.mark.parametrize(
+        ("peer", "own", "within"),
+        [
+            ("127.0.0.1", "127.0.0.1", True),
+            ("::ffff:127.0.0.2", "::ffff:10.0.0.5", True),
+            ("::1", "::1", True),
+            ("::ffff:10.0.0.5", "::ffff:10.0.0.5", True),
+            ("::ffff:10.0.0.6", "::ffff:10.0.0.5", False),
+            ("fd00::2", "fd00::1", False),
+            (None, "::1", True),
+        ],
+    )
+    def test_who_comes_from_within(self, peer: str | None, own: str, within: bool) -> None:
+        def name() -> tuple[str, int]:
+            if peer is None:
+                raise OSError
+            return peer, 1
+
+        sock = SimpleNamespace(getpeername=name, getsockname=lambda: (own, 2))
+        assert server.comes_from_within(sock) is within  # type: ignore[arg-type]
 
     def test_a_socket_that_takes_no_options(self) -> None:
         ours, theirs = socket.socketpair()

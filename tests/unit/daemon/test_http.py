@@ -28,7 +28,9 @@ from tests.unit.daemon.harness import (
     head,
     names_in,
     problem,
+    processes_with,
     read_all,
+    small,
     start,
     wait_until,
 )
@@ -229,18 +231,6 @@ def test_many_callers_at_once(daemon: Daemon) -> None:
         assert list(pool.map(call, range(64))) == list(range(64))
 
 
-def small(tmp_path: object, **limits: object) -> tuple[str, ...]:
-    """A program that runs the daemon with other limits."""
-
-    lines = "".join(f"config.{name} = {value}\n" for name, value in limits.items())
-    script = Path(str(tmp_path)) / "small.py"
-    script.write_text(
-        f"import sys\nfrom daemon import config\n{lines}"
-        "from daemon.__main__ import main\nsys.exit(main())\n"
-    )
-    return (sys.executable, str(script))
-
-
 def test_an_idle_connection_gives_way_to_a_new_one(
     start: Callable[..., Daemon], tmp_path: object
 ) -> None:
@@ -275,6 +265,81 @@ def test_too_many_busy_connections_are_turned_away(
     for sock in busy:
         sock.close()
     assert wait_until(lambda: b" 200 " in fresh.raw(head("GET", "/v1/info", "Connection: close")))
+
+
+def test_a_flood_from_within_leaves_room_for_the_gateway(
+    start: Callable[..., Daemon], tmp_path: object, mark: str
+) -> None:
+    """Connections of a test come from within; what the gateway's would find is asked of the parts."""
+    fresh = start(program=small(tmp_path, MAX_WITHIN=2))
+    busy = [fresh.connect() for _ in range(2)]
+    for sock in busy:
+        sock.sendall(exec_request({"shell": f"sleep 60; : {mark}"}))
+    assert wait_until(lambda: len(processes_with(mark)) == 2)
+    assert wait_until(lambda: b" 503 " in fresh.raw(head("GET", "/v1/info", "Connection: close")))
+    for sock in busy:
+        sock.close()
+    assert wait_until(lambda: b" 200 " in fresh.raw(head("GET", "/v1/info", "Connection: close")))
+
+
+def test_a_body_that_only_trickles_after_the_end_is_given_up(
+    start: Callable[..., Daemon], tmp_path: object
+) -> None:
+    fresh = start(program=small(tmp_path, FINISH_S=0.5))
+    frames = wire.encode_frame(wire.REQUEST, b'{"argv": ["true"]}')
+    with fresh.connect() as sock:
+        length = len(frames) + 5 + 1000
+        media = f"Content-Type: {names.MEDIA_FRAMES}"
+        sock.sendall(head("POST", "/v1/exec", f"Content-Length: {length}", media) + frames)
+        sock.sendall(wire.HEADER.pack(wire.STDIN, 1000))
+
+        def is_closed() -> bool:
+            try:
+                sock.sendall(b"x")
+            except OSError:
+                return True
+            return bool(select.select([sock], [], [], 0.1)[0])
+
+        assert wait_until(is_closed, 10)
+
+
+@pytest.mark.parametrize("followed", [True, False])
+def test_a_reader_that_only_sips_after_the_end_is_given_up(
+    start: Callable[..., Daemon], tmp_path: object, followed: bool
+) -> None:
+    """Each sip is within the limit of a stall, and all of them together are not."""
+    fresh = start(program=small(tmp_path, FINISH_S=0.5))
+    body = {"shell": "head -c 40M /dev/zero", "exec_id": "sip", "output_limit": 41_943_040}
+    request = exec_request({"shell": "head -c 6M /dev/zero", "exec_id": "sip"})
+    if followed:
+        fresh.client.post("/v1/processes", json={**body, "detached": True})
+        assert wait_until(lambda: has_ended(fresh))
+        request = head("GET", "/v1/processes/sip/output")
+    with socket.socket() as sock:
+        # Before connecting: what was announced may not be taken back.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 100_000)
+        sock.settimeout(10)
+        sock.connect(("127.0.0.1", fresh.port))
+        sock.sendall(request)
+        taken = len(sock.recv(10_000))
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            taken += len(sock.recv(10_000))
+            time.sleep(0.02)
+        # Each zero is six bytes in JSON.
+        assert taken + len(read_all(sock)) < 36_000_000
+    assert wait_until(lambda: has_ended(fresh))
+
+
+def listed(daemon: Daemon) -> list[dict]:
+    """Its commands, without their output."""
+    return list(daemon.client.get("/v1/processes").json()["processes"])
+
+
+def has_ended(daemon: Daemon) -> bool:
+    """Whether its only command has."""
+    [told] = listed(daemon)
+    return bool(told["state"] == "ended")
 
 
 def test_slow_and_idle_connections_are_closed(

@@ -220,3 +220,19 @@ def test_owed_bytes_that_another_has_read_are_not_waited_for(process: Process) -
     thread.join(5)
     os.close(thief)
     assert not thread.is_alive()
+
+
+def test_a_reader_that_takes_nothing_of_the_last_output_is_given_up(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daemon.config.FINISH_S", 0.1)
+    reader = Reader(process)
+    reader.pace = reader.cursors  # type: ignore[assignment]
+    reader.has_room = False
+    thread = attend(process, reader)
+    write(process, "stdout", 100_000)
+    end(process)
+    thread.join(10)
+    assert not thread.is_alive()
+    # It is in the log for who asks again.
+    assert process.streams["stdout"].log.total == 100_000

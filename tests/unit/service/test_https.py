@@ -16,6 +16,7 @@ import trio
 import trustme
 
 from sandman.service import asgi, https, tls
+from tests.fakes.sockets import Refused, connected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -649,3 +650,92 @@ async def test_listens_on_all_addresses():
         async with httpx.AsyncClient(trust_env=False) as client:
             assert (await client.get(f"http://127.0.0.1:{bound.port}/")).text == "hello"
         stop.set()
+
+
+# --- WebSockets ----------------------------------------------------------------------------------
+
+
+async def socket_app(scope, receive, send) -> None:
+    """Accepts, says what comes again, and keeps what the end was."""
+    assert (await receive())["type"] == "websocket.connect"
+    if scope["path"] == "/never":
+        await trio.sleep_forever()
+    await send({"type": "websocket.accept"})
+    if scope["path"] == "/fault":
+        raise RuntimeError("fault")
+    while (message := await receive())["type"] == "websocket.receive":
+        await send({**message, "type": "websocket.send"})
+
+
+@contextlib.asynccontextmanager
+async def socket_to(server: Server, path: str = "/"):
+    stream = await server.connect()
+    async with connected(stream, path, {}) as peer:
+        yield peer
+
+
+async def test_a_websocket_over_tls_with_pings_and_without_compression(pki):
+    settings = https.Settings(grace_s=1, ping_s=0.05)
+    async with serving(socket_app, pki, settings) as server, socket_to(server) as peer:
+        await peer.send("text")
+        assert await peer.receive() == "text"
+        with trio.move_on_after(0.3):
+            await peer.receive()
+        assert peer.pings >= 2
+        await peer.close(4000)
+        assert await peer.receive() == (4000, "")
+
+
+async def test_too_long_a_message_is_refused():
+    settings = https.Settings(grace_s=1, max_message_bytes=1000)
+    async with serving(socket_app, None, settings) as server, socket_to(server) as peer:
+        await peer.send(b"x" * 1000)
+        assert await peer.receive() == b"x" * 1000
+        await peer.send(b"x" * 1001)
+        assert (await peer.receive())[0] == 1009
+
+
+async def test_a_silent_websocket_is_no_idle_connection():
+    settings = https.Settings(grace_s=1, keep_alive_s=0.1, ping_s=600)
+    async with serving(socket_app, None, settings) as server, socket_to(server) as peer:
+        await trio.sleep(0.4)
+        await peer.send("still here")
+        assert await peer.receive() == "still here"
+
+
+async def test_a_websockets_place_is_free_at_its_end_and_not_at_the_next_ping():
+    settings = https.Settings(grace_s=1, max_connections=1, ping_s=600)
+    async with serving(socket_app, None, settings) as server:
+        for _ in range(3):
+            with trio.fail_after(5):
+                async with socket_to(server) as peer:
+                    await peer.send("text")
+                    assert await peer.receive() == "text"
+
+
+async def test_at_the_stop_websockets_are_told_to_come_again():
+    settings = https.Settings(grace_s=2.2)
+    async with serving(socket_app, None, settings) as server:
+        async with socket_to(server) as peer, trio.open_nursery() as nursery:
+
+            async def wait_unaccepted() -> None:
+                with pytest.raises(Refused) as refused:
+                    async with socket_to(server, "/never"):
+                        pass
+                assert refused.value.status == 503
+                assert b'"unreachable"' in refused.value.body
+
+            nursery.start_soon(wait_unaccepted)
+            await trio.sleep(0.1)
+            server.stop.set()
+            await peer.send("still here")
+            assert await peer.receive() == "still here"
+            assert await peer.receive() == (1012, "service restart")
+        with trio.fail_after(1):
+            await server.ended.wait()
+
+
+async def test_a_fault_in_a_websocket_closes_it_as_that(caplog):
+    async with serving(socket_app) as server, socket_to(server, "/fault") as peer:
+        assert (await peer.receive())[0] == 1011
+    assert "RuntimeError: fault" in caplog.text
