@@ -54,6 +54,8 @@ def build(
         "/v1/processes/{}/output": {"GET": handles.output},
         "/v1/processes/{}/stdin": {"POST": handles.stdin},
         "/v1/processes/{}/signal": {"POST": handles.signal},
+        "/v1/processes/{}/terminal": {"GET": handles.terminal},
+        "/v1/processes/{}/resize": {"POST": handles.resize},
         "/v1/files": {
             "GET": files.get,
             "HEAD": files.get,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import select
+import socket
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from daemon import config, http1
 from sandman.errors import BadRequestError, TooLargeError
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterable, Iterator
 
 
@@ -168,6 +169,12 @@ class Exchange:
             framing = ("Content-Length", str(length))
         return self._head(status, [*headers, framing])
 
+    def begin_switch(self, headers: Iterable[tuple[str, str]]) -> bytes:
+        """The head of an answer 101, with which HTTP ends on this connection."""
+        self.is_answered = True
+        self.is_whole = False
+        return http1.encode_head(101, headers)
+
     def end(self) -> None:
         """The body is complete, and framed as it was begun."""
         self.is_whole = True
@@ -193,6 +200,22 @@ class Exchange:
         poll.register(self.sock, select.POLLOUT)
         if not poll.poll(config.STALL_TIMEOUT_S * 1000):
             raise CallerGoneError("the reader stalls")
+
+
+def linger(sock: socket.socket) -> None:
+    """Let the answer arrive before the connection goes down: see `config.LINGER_S`."""
+    deadline = time.monotonic() + config.LINGER_S
+    left = config.LINGER_BYTES
+    try:
+        sock.shutdown(socket.SHUT_WR)
+        while left > 0 and (wait := deadline - time.monotonic()) > 0:
+            sock.settimeout(wait)
+            data = sock.recv(config.CHUNK_BYTES)
+            if not data:
+                return
+            left -= len(data)
+    except OSError:
+        return
 
 
 def receive_into(sock: socket.socket, buffer: memoryview) -> int:

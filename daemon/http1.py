@@ -20,7 +20,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 
 REASONS = {
-    200: "OK", 201: "Created", 204: "No Content", 206: "Partial Content", 400: "Bad Request",
+    101: "Switching Protocols", 200: "OK", 201: "Created", 204: "No Content", 206: "Partial Content", 400: "Bad Request",
     401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
     409: "Conflict", 410: "Gone", 413: "Content Too Large", 416: "Range Not Satisfiable",
     422: "Unprocessable Content", 500: "Internal Server Error", 503: "Service Unavailable",

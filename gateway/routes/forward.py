@@ -30,6 +30,7 @@ FORWARDED = {
     "processes/{exec_id}/output": ["GET"],
     "processes/{exec_id}/stdin": ["POST"],
     "processes/{exec_id}/signal": ["POST"],
+    "processes/{exec_id}/resize": ["POST"],
 }
 """Paths at the daemon that callers may reach, and by which methods. The claim is not among them."""
 
