@@ -13,6 +13,7 @@ from sandman._async.follow import Follow
 from sandman._async.process import Process
 from sandman._async.sandbox import ExecOptions, Sandbox
 from sandman._async.stream import ExecStream
+from sandman._async.terminal import Terminal
 from sandman._core.config import Limits
 from sandman._core.faults import CommandError, ConfigurationError
 from sandman._core.retry import Retry
@@ -27,10 +28,12 @@ from sandman._core.values import (
     TreeInfo,
 )
 from sandman.handles import Gap, ProcessInfo
+from sandman.terminal import TerminalSpec
 from sandman.wire import ExecResult
 
 __all__ = [
     "Client", "CommandError", "ConfigurationError", "EntryInfo", "Event", "ExecOptions", "ExecResult",
     "ExecStream", "FileInfo", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process", "ProcessInfo",
-    "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Stderr", "Stdout", "TreeInfo",
+    "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Stderr", "Stdout", "Terminal",
+    "TerminalSpec", "TreeInfo",
 ]  # fmt: skip

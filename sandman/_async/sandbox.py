@@ -17,6 +17,7 @@ from sandman._async.files import Files
 from sandman._async.follow import Follow
 from sandman._async.process import KILL_LIMIT_S, Process, parse_process
 from sandman._async.stream import ExecStream
+from sandman._async.terminal import TERMINAL_GRACE_S, Terminal
 from sandman._async.transport import Call, Transport
 from sandman._core import faults
 from sandman._core.config import EXEC_SILENCE_S, RELEASE_LIMIT_S
@@ -26,6 +27,7 @@ from sandman._core.retry import Repeat
 from sandman._core.values import SandboxInfo, Stdout
 from sandman.errors import SandmanError
 from sandman.handles import ATTACHED_GRACE_S, STREAMS
+from sandman.terminal import TerminalSpec
 from sandman.wire import DEFAULT_OUTPUT_LIMIT, ExecResult, ExecSpec
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 INLINE_STDIN_BYTES = 256 * 1024
 """A stdin up to this travels in the request's JSON; a longer or unknown one is streamed."""
+OWN_SHELL = 'exec "$0"'
+"""For the image's shell: itself. In a terminal it is then one that a person can use."""
 
 
 class ExecOptions(TypedDict, total=False):
@@ -153,6 +157,69 @@ class Sandbox:
         call.sandbox = self.id
         info = parse_process(await self._transport.json(call))
         return Process(self._transport, self.id, self._path, info.exec_id, info)
+
+    async def open_terminal(
+        self,
+        argv: Sequence[str] | None = None,
+        *,
+        shell: str | None = None,
+        size: TerminalSpec | None = None,
+        detached: bool = False,
+        **options: Unpack[ExecOptions],
+    ) -> Terminal:
+        """Start a program (`argv`), a string (`shell`) or, without either, the image's shell in a terminal.
+
+        Args:
+            argv: program and arguments.
+            shell: for the image's shell.
+            size: rows, columns and TERM; None: 24, 80 and `xterm-256color`.
+            detached: it runs on whoever looks at it, or nobody. Otherwise a reader slows it down and
+                loses nothing, and it is ended when nobody has looked for TERMINAL_GRACE_S.
+            **options: see ExecOptions. There is no `stdin`: write.
+
+        Raises:
+            SandmanError: it did not start. A missing program is a result.
+        """
+        spec = ExecSpec(shell=OWN_SHELL) if argv is shell is None else _either(argv, shell)
+        spec, source = _specify(spec, options)
+        if source is not None:
+            raise TypeError("a terminal takes no stdin: write() what is typed")
+        call = Call.with_json(
+            "POST",
+            f"{self._path}/processes",
+            spec._replace(
+                exec_id=spec.exec_id or uuid.uuid4().hex,
+                terminal=size or TerminalSpec(),
+                detached=detached,
+                attached_grace_s=None if detached else TERMINAL_GRACE_S,
+            ).to_json(),
+        )
+        call.sandbox = self.id
+        info = parse_process(await self._transport.json(call))
+        process = Process(self._transport, self.id, self._path, info.exec_id, info)
+        return Terminal(self._transport, self.id, process)
+
+    @asynccontextmanager
+    async def terminal(
+        self,
+        argv: Sequence[str] | None = None,
+        *,
+        shell: str | None = None,
+        size: TerminalSpec | None = None,
+        **options: Unpack[ExecOptions],
+    ) -> AsyncIterator[Terminal]:
+        """The same for a block; what runs in it is ended when the block is left before its end."""
+        terminal = await self.open_terminal(argv, shell=shell, size=size, **options)
+        try:
+            yield terminal
+        finally:
+            with anyio.move_on_after(KILL_LIMIT_S, shield=True):
+                await terminal.aclose()
+                await _kill_quietly(terminal.process)
+
+    def attach_terminal(self, exec_id: str, offset: int = 0) -> Terminal:
+        """The terminal of that id, from an offset of its output on; takes it over when it is read."""
+        return Terminal(self._transport, self.id, self.process(exec_id), offset)
 
     def process(self, exec_id: str) -> Process:
         """The command of that id, without asking for it."""
