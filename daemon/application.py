@@ -57,6 +57,8 @@ def build(
         "/v1/processes/{}/output": {"GET": handles.output},
         "/v1/processes/{}/stdin": {"POST": handles.stdin},
         "/v1/processes/{}/signal": {"POST": handles.signal},
+        "/v1/processes/{}/terminal": {"GET": handles.terminal},
+        "/v1/processes/{}/resize": {"POST": handles.resize},
         "/v1/sessions": {"GET": sessions.to("list"), "POST": sessions.to("start")},
         "/v1/sessions/{}": {"GET": sessions.to("get"), "DELETE": sessions.to("close")},
         "/v1/sessions/{}/run": {"POST": sessions.to("run")},

@@ -90,7 +90,7 @@ class Attachment:
         self._talk(begin)
         while not self._is_over(now := time.monotonic()):
             self._keep_time(now)
-            self._watch()
+            self._watch(now)
             for fd, events in self._poll.poll(self._wait_ms()):
                 self._dispatch(fd, events)
 
@@ -152,12 +152,13 @@ class Attachment:
                 times.append(self._stop.next_at)
         elif self._process.end is None:
             times += [self._deadline, self._alone_until()]
+            times += [s.rests_until for s in iter_open(self._process) if s.rests_until > now]
         if self._caller is not None:
             times += [self._caller.next_at(), self._patient_until()]
         wait = min(times, default=math.inf) - now
         return -1 if math.isinf(wait) else min(max(0, math.ceil(wait * 1000)), 3_600_000)
 
-    def _watch(self) -> None:
+    def _watch(self, now: float) -> None:
         """Tell the poll what matters now."""
         wanted: dict[int, int] = {self._process.wake: select.POLLIN}
         if self._process.pidfd is not None and self._process.end is None:
@@ -166,7 +167,7 @@ class Attachment:
         # and anew. So a slow reader slows the command, and no byte is lost or kept.
         if self._has_room():
             for stream in iter_open(self._process):
-                if stream.fd is not None:
+                if stream.fd is not None and stream.rests_until <= now:
                     wanted[stream.fd] = select.POLLIN
         stdin = self._process.stdin
         if stdin is not None and stdin.fd is not None and stdin.size:
@@ -203,6 +204,7 @@ class Attachment:
         stdin = self._process.stdin
         if stdin is not None and stdin.fd == fd:
             stdin.flush()
+            self._process.notify()  # a reader may be one who writes, too, and wait for room
         elif self._caller is not None and self._caller.fileno() == fd:
             caller = self._caller
             self._talk(lambda: caller.handle(events))

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from daemon import config, http1
-from daemon.exchange import CallerGoneError, Exchange, Scratch, receive
+from daemon.exchange import CallerGoneError, Exchange, Scratch, linger, receive
 from sandman import names
 from sandman.errors import BadRequestError
 
@@ -88,29 +88,14 @@ class Connection:
         headers.append(("Content-Length", str(len(body))))
         exchange = Exchange(self._sock, http1.Head("GET", "/", "", {}, 0, keep_alive=False))
         exchange.send(http1.encode_head(error.status, headers) + body)
-        self._linger()
+        linger(self._sock)
 
     def _settle(self, exchange: Exchange) -> bool:
         """Whether the connection can carry another request."""
         if not exchange.is_whole or not exchange.is_answered:
             return False
         if not exchange.body_is_done:
-            self._linger()
+            linger(self._sock)
             return False
         self._buffer = exchange.rest
         return exchange.head.keep_alive
-
-    def _linger(self) -> None:
-        """Let the answer arrive before the connection goes down: see `config.LINGER_S`."""
-        deadline = time.monotonic() + config.LINGER_S
-        left = config.LINGER_BYTES
-        try:
-            self._sock.shutdown(socket.SHUT_WR)
-            while left > 0 and (wait := deadline - time.monotonic()) > 0:
-                self._sock.settimeout(wait)
-                data = self._sock.recv(config.CHUNK_BYTES)
-                if not data:
-                    return
-                left -= len(data)
-        except OSError:
-            return

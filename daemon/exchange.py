@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import select
+import socket
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,7 +12,6 @@ from daemon import config, http1
 from sandman.errors import BadRequestError, TooLargeError
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterable, Iterator
 
 
@@ -208,6 +208,22 @@ class Exchange:
         poll.register(self.sock, select.POLLOUT)
         if not poll.poll(config.STALL_TIMEOUT_S * 1000):
             raise CallerGoneError("the reader stalls")
+
+
+def linger(sock: socket.socket) -> None:
+    """Let the answer arrive before the connection goes down: see `config.LINGER_S`."""
+    deadline = time.monotonic() + config.LINGER_S
+    left = config.LINGER_BYTES
+    try:
+        sock.shutdown(socket.SHUT_WR)
+        while left > 0 and (wait := deadline - time.monotonic()) > 0:
+            sock.settimeout(wait)
+            data = sock.recv(config.CHUNK_BYTES)
+            if not data:
+                return
+            left -= len(data)
+    except OSError:
+        return
 
 
 def receive_into(sock: socket.socket, buffer: memoryview) -> int:

@@ -27,9 +27,10 @@ class Executions:
         """Answer one exec call."""
         upload = Upload(exchange) if _is_framed(exchange) else None
         spec = upload.read_request() if upload else read_spec(exchange)
-        if spec.detached:
+        if spec.detached or spec.terminal is not None:
             raise BadRequestError(
-                "a detached command is started by /v1/processes", field="detached"
+                "a command that is detached or has a terminal is started by /v1/processes",
+                field="detached" if spec.detached else "terminal",
             )
         reply = Reply(exchange, upload, frames=wants_frames(exchange))
         process, is_new = self._runner.claim(spec, grace_s=0.0)

@@ -19,6 +19,20 @@ if TYPE_CHECKING:
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
+def parse_offset(query: dict[str, bytes], name: str) -> int | None:
+    """The offset of this name in a query; None: it is not given.
+
+    Raises:
+        BadRequestError: it is no offset.
+    """
+    text = query.get(name)
+    if text is None:
+        return None
+    if not 0 < len(text) <= 18 or not text.isdigit():
+        raise BadRequestError(f"{name} must be a number of bytes", field=name)
+    return int(text)
+
+
 def follow(process: Process, reply: Reply, boot_id: str) -> None:
     """Pass on what the command writes until it is over.
 
@@ -27,7 +41,7 @@ def follow(process: Process, reply: Reply, boot_id: str) -> None:
         SandmanError: what became of the command instead of a result.
     """
     process.begun.wait()
-    _check_offsets(process, reply)
+    check_offsets(process, reply)
     reply.join(process, boot_id)
     try:
         reader = Reader(reply.pace)
@@ -80,7 +94,12 @@ def wait_settled(process: Process, exchange: Exchange, seconds: float) -> None:
                     raise CallerGoneError("closed by the caller")
 
 
-def _check_offsets(process: Process, reply: Reply) -> None:
+def check_offsets(process: Process, reply: Reply) -> None:
+    """Whether the reader stands where the command has come.
+
+    Raises:
+        BadRequestError: it is beyond.
+    """
     for name, cursor in reply.cursors.items():
         stream = process.streams.get(name)
         total = stream.log.total if stream is not None else 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from daemon import http1, tree
 from daemon.exchange import Response
-from daemon.follow import follow, wait_settled
+from daemon.follow import follow, parse_offset, wait_settled
 from daemon.process import ROOM_BYTES
 from daemon.replies import Reply, dump
 from daemon.stop import end_survivors, send
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _STDIN_WAIT_S = 10.0
 """For a command that does not read; then the caller is told how much was taken and may ask again."""
-_MAX_SIGNAL_BYTES = 4096
+_MAX_ORDER_BYTES = 4096
 _SIGNALS = {s.name: int(s) for s in signal.Signals}
 
 
@@ -67,7 +67,7 @@ class Handles:
         """Everything from these offsets on, as it comes."""
         process = self._find(exchange)
         query = http1.parse_query(exchange.head.query)
-        cursors = {name: _offset(query, name) or 0 for name in STREAMS}
+        cursors = {name: parse_offset(query, name) or 0 for name in STREAMS}
         reply = Reply(exchange, None, frames=True, cursors=cursors)
         follow(process, reply, self._processes.boot_id)
 
@@ -77,16 +77,41 @@ class Handles:
         query = http1.parse_query(exchange.head.query)
         data = exchange.read_body(MAX_STDIN_BYTES)
         process.begun.wait()
-        left = _feed(process, data, _offset(query, "offset"))
-        if query.get("close", b"0") == b"1" and not left and process.stdin is not None:
+        wants_end = query.get("close", b"0") == b"1"
+        if wants_end and process.is_terminal:
+            raise ConflictError("a terminal has no end of input: type Ctrl-D", field="close")
+        left = _feed(process, data, parse_offset(query, "offset"))
+        if wants_end and not left and process.stdin is not None:
             process.stdin.end()
             process.nudge()
         self._tell(exchange, process)
 
+    def terminal(self, exchange: Exchange) -> None:
+        """Everything from an offset on, and what is typed, over a WebSocket."""
+        from daemon.conversation import converse  # noqa: PLC0415 - few commands have a terminal
+
+        process = self._find(exchange)
+        process.begun.wait()
+        query = http1.parse_query(exchange.head.query)
+        converse(process, exchange, query, self._processes.boot_id)
+
+    def resize(self, exchange: Exchange) -> None:
+        """Give its terminal another size."""
+        from sandman.terminal import parse_size  # noqa: PLC0415
+
+        process = self._find(exchange)
+        rows, cols = parse_size(wire.load_object(exchange.read_body(_MAX_ORDER_BYTES)))
+        process.begun.wait()
+        if not process.is_terminal:
+            raise ConflictError("it has no terminal: start it with one", field="terminal")
+        if process.terminal is None or not process.terminal.resize(rows, cols):
+            raise ConflictError(f"command {process.exec_id} has ended")
+        exchange.respond(Response(204))
+
     def signal(self, exchange: Exchange) -> None:
         """Signal the leader, or all of the tree."""
         process = self._find(exchange)
-        reader = wire.Fields(wire.load_object(exchange.read_body(_MAX_SIGNAL_BYTES)))
+        reader = wire.Fields(wire.load_object(exchange.read_body(_MAX_ORDER_BYTES)))
         number = _signal_number(reader)
         whole = reader.flag("tree")
         reader.finish()
@@ -165,15 +190,6 @@ def _signal_number(reader: wire.Fields) -> int:
     if not 0 < number < signal.NSIG:
         raise reader.fail("signal", "a signal's name, as TERM, or its number")
     return number
-
-
-def _offset(query: dict[str, bytes], name: str) -> int | None:
-    text = query.get(name)
-    if text is None:
-        return None
-    if not 0 < len(text) <= 18 or not text.isdigit():
-        raise BadRequestError(f"{name} must be a number of bytes", field=name)
-    return int(text)
 
 
 def seconds(exchange: Exchange, name: str) -> float | None:

@@ -62,8 +62,8 @@ def plan(spec: ExecSpec, sandbox: Sandbox, tag: str) -> Program:
     else:
         argv, paths = _shell(spec, environment, sandbox.environment, cwd)
     environment[tree.TAG] = tag.encode()
-    mark = tree.mark_of(tag)
-    return Program(argv, tuple(paths), cwd, environment, user, mark)
+    mark, terminal = tree.mark_of(tag), spec.terminal is not None
+    return Program(argv, tuple(paths), cwd, environment, user, mark, terminal)
 
 
 def plan_shell(spec: ExecSpec, sandbox: Sandbox, tag: str, wanted: str | None) -> Program:
@@ -108,6 +108,8 @@ def _environment(spec: ExecSpec, sandbox: Sandbox) -> dict[bytes, bytes]:
         environment.update(sandbox.environment)
         if spec.user is not None:
             environment.update(login_environment(users.find(spec.user)))
+    if spec.terminal is not None:
+        environment[b"TERM"] = encode(spec.terminal.term)
     environment.update((encode(key), encode(value)) for key, value in spec.env)
     return environment
 

@@ -17,14 +17,15 @@ _GROWTH_KIB = 1024
 """What this daemon's other threads may take while one starts a command: a few requests' worth."""
 
 
-def not_started(failure: StartFailedError, exec_id: str, boot_id: str) -> wire.ExecResult:
+def not_started(failure: StartFailedError, process: Process, boot_id: str) -> wire.ExecResult:
     """The result of a command that could not be started, as a shell would tell it; the output apart."""
-    message = failure.message.encode("utf-8", "surrogateescape")
+    said = {name: stream.log.total for name, stream in process.streams.items()}
     return wire.ExecResult(
         exit_code=failure.exit_code,
         start_error=failure.reason,
-        stderr_bytes=len(message),
-        exec_id=exec_id,
+        stdout_bytes=said.get("stdout", 0),
+        stderr_bytes=said.get("stderr", 0),
+        exec_id=process.exec_id,
         boot_id=boot_id,
     )
 

@@ -18,17 +18,17 @@ class Piece(NamedTuple):
 
 
 class OutputLog:
-    """Keeps the first and the last half of `limit` bytes and counts all.
+    """Keeps the first and the last half of `limit` bytes and counts all. `head`: another part than half.
 
     Offsets are those of the command's own output, so a reader that comes back names where it
     stopped and learns how much is gone. The thread that moves the bytes owns the log: it alone
     appends and may `read`; others `copy`.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, head: int | None = None) -> None:
         self.total = 0
-        self._head_limit = limit - limit // 2
-        self._tail_limit = limit // 2
+        self._head_limit = limit - limit // 2 if head is None else head
+        self._tail_limit = limit - self._head_limit
         self._head = bytearray()
         # A ring once it is full: moving megabytes down for each read would cost more than the read.
         self._tail = bytearray()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from daemon.init import Ended
+    from daemon.ptys import TerminalInput
     from daemon.streams import Stdin, Stream
     from sandman.errors import SandmanError
     from sandman.wire import ExecResult
@@ -53,6 +54,10 @@ class Process:
     by a flag and a `nudge`.
     """
 
+    is_terminal = False
+    """It was asked for with a terminal: stdout is all of its output."""
+    terminal: TerminalInput | None = None
+    """Its stdin, where that is a terminal."""
     pidfd: int | None = None
     """Readable when the leader has ended; None where the kernel has no such thing."""
     _reap: Callable[[int], None]
@@ -211,6 +216,7 @@ class Process:
             state=ENDED if self.is_settled else RUNNING,
             started_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started_at)),
             detached=self.detached,
+            terminal=self.is_terminal,
             stdin_bytes=self.stdin.taken if self.stdin is not None else 0,
             stdout_bytes=totals.get("stdout", 0),
             stderr_bytes=totals.get("stderr", 0),

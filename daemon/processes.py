@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from daemon.init import Reaper
     from daemon.spawn import Program
     from daemon.state import Sandbox
+    from daemon.users import User
+    from sandman.terminal import TerminalSpec
     from sandman.wire import ExecResult, ExecSpec
 
 NULL = "/dev/null"
@@ -128,6 +130,7 @@ class Processes:
         """
         process.limit = spec.output_limit
         process.detached = spec.detached
+        process.is_terminal = spec.terminal is not None
         program = plan(spec, self.sandbox, process.tag.decode())
         process.before = self.meter.read()
         try:
@@ -137,15 +140,11 @@ class Processes:
 
     def _spawn(self, process: Process, program: Program, spec: ExecSpec) -> None:
         child: list[int] = []
-        limit = max(spec.output_limit, _LEAST_KEPT)
         try:
-            null = self._null() if spec.stdin is None and not spec.stdin_open else None
-            stdin = _open_stdin(process, spec, child) if null is None else null
-            stdout = _open_stream(process, "stdout", limit, child)
-            stderr = stdout
-            if not spec.merge_stderr:
-                stderr = _open_stream(process, "stderr", limit, child)
-            fds = Descriptors(stdin, stdout, stderr)
+            if spec.terminal is not None:
+                fds = _open_terminal(process, spec.terminal, program.user, child)
+            else:
+                fds = self._open_pipes(process, spec, child)
             process.pid = spawn(program, fds, self._reaper, process.on_end, self._oom_score)
             process.wait_by(self._reaper.reap)
             if process.stdin is not None:
@@ -160,6 +159,16 @@ class Processes:
             if self._null_fd is None:
                 self._null_fd = _open_null()
             return self._null_fd
+
+    def _open_pipes(self, process: Process, spec: ExecSpec, child: list[int]) -> Descriptors:
+        limit = max(spec.output_limit, _LEAST_KEPT)
+        null = self._null() if spec.stdin is None and not spec.stdin_open else None
+        stdin = _open_stdin(process, spec, child) if null is None else null
+        stdout = _open_stream(process, "stdout", limit, child)
+        stderr = stdout
+        if not spec.merge_stderr:
+            stderr = _open_stream(process, "stderr", limit, child)
+        return Descriptors(stdin, stdout, stderr)
 
     def signal(self, process: Process, number: int) -> None:
         """Signal the leader.
@@ -260,12 +269,24 @@ def _kept_bytes(process: Process) -> int:
 
 
 def refused(process: Process, failure: StartFailedError) -> None:
-    """What could not be started says why, as a shell would: on stderr."""
+    """What could not be started says why, as a shell would: on stderr, or in its terminal."""
     process.close()
     message = failure.message.encode("utf-8", "surrogateescape")
-    stderr = Stream(None, len(message) * 2)
-    stderr.log.append(message)
-    process.streams = {"stderr": stderr}
+    stream = Stream(None, len(message) * 2)
+    stream.log.append(message)
+    process.streams = {"stdout" if process.is_terminal else "stderr": stream}
+
+
+def _open_terminal(
+    process: Process, spec: TerminalSpec, user: User | None, child: list[int]
+) -> Descriptors:
+    from daemon import ptys  # noqa: PLC0415 - few commands have one
+
+    ours, theirs = ptys.open_pty(spec.rows, spec.cols, user)
+    child.append(theirs)
+    process.streams["stdout"] = ptys.TerminalOutput(ours, max(process.limit, _LEAST_KEPT))
+    process.stdin = process.terminal = ptys.TerminalInput(os.dup(ours))
+    return Descriptors(theirs, theirs, theirs)
 
 
 def _open_stdin(process: Process, spec: ExecSpec, child: list[int]) -> int:

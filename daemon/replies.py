@@ -176,6 +176,17 @@ class Reply:
         self._send_all()
         self._exchange.end()
 
+    # --- how it looks on the connection ---
+
+    def _begin(self) -> bytes:
+        return self._exchange.begin_bytes(200, [("Content-Type", names.MEDIA_FRAMES)], None)
+
+    def _frame(self, kind: int, payload: bytes | memoryview) -> list[bytes | memoryview]:
+        return http1.chunk_parts(wire.HEADER.pack(kind, len(payload)), payload)
+
+    def _started(self, process: Process) -> dict[str, object]:
+        return {"exec_id": process.exec_id, "boot_id": self._boot_id}
+
     # --- parts ---
 
     @property
@@ -196,10 +207,9 @@ class Reply:
         if self.is_live:
             return
         self.is_live = True
-        self._out += self._exchange.begin_bytes(200, [("Content-Type", names.MEDIA_FRAMES)], None)
+        self._out += self._begin()
         if self._process is not None and self._process.pid:
-            started = {"exec_id": self._process.exec_id, "boot_id": self._boot_id}
-            self._put(wire.STARTED, dump(started))
+            self._put(wire.STARTED, dump(self._started(self._process)))
 
     def _logs(self) -> list[tuple[str, OutputLog]]:
         streams = self._process.streams if self._process is not None else {}
@@ -243,7 +253,7 @@ class Reply:
             if data:
                 self._put(kind, data)
             return
-        parts = http1.chunk_parts(wire.HEADER.pack(kind, len(data)), data)
+        parts = self._frame(kind, data)
         try:
             sent = self._exchange.sock.sendmsg(parts)
         except BlockingIOError:
@@ -256,7 +266,7 @@ class Reply:
             sent = max(0, sent - len(part))
 
     def _put(self, kind: int, payload: bytes | memoryview = b"") -> None:
-        for part in http1.chunk_parts(wire.HEADER.pack(kind, len(payload)), payload):
+        for part in self._frame(kind, payload):
             self._out += part
         self._last = time.monotonic()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ class Runner:
             self._processes.start(process, spec)
         except StartFailedError as failure:
             refused(process, failure)
-            result = outcome.not_started(failure, process.exec_id, self._processes.boot_id)
+            result = outcome.not_started(failure, process, self._processes.boot_id)
             self._processes.finish(process, result)
             return False
         except BaseException as error:
@@ -109,7 +110,12 @@ class Runner:
         """Leave what background children still hold to the drain, and tell how it ended."""
         for stream in process.streams.values():
             fd = stream.release()
-            if fd is not None:
+            if fd is None:
+                continue
+            if process.is_terminal:
+                # Whoever is left in it was hung up by the kernel when its leader ended.
+                os.close(fd)
+            else:
                 self._drain.take(fd)
         result = None
         if process.failure is None:

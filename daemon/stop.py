@@ -1,4 +1,4 @@
-"""Ends a command with all that it started: TERM, a grace, KILL.
+"""Ends a command with all that it started: TERM (in a terminal HUP, too), a grace, KILL.
 
 `Stop` is a state machine whose owner calls `step` when its time has come, so that the same thread
 goes on moving the command's last output meanwhile. Before KILL all members are stopped, round by
@@ -82,6 +82,8 @@ class Stop:
         if self._process.pid in fresh and not self._told:
             fresh = {self._process.pid: fresh[self._process.pid]}
         for pid in fresh:
+            if self._process.is_terminal:
+                send(pid, signal.SIGHUP)  # an interactive shell heeds no TERM
             send(pid, signal.SIGTERM)
             send(pid, signal.SIGCONT)  # a stopped process would get it never
         self._told |= fresh
@@ -93,6 +95,8 @@ class Stop:
             number = 0
         self._told[self._process.pid] = 0.0
         try:
+            if self._process.is_terminal and number == signal.SIGTERM:
+                os.killpg(self._process.pid, signal.SIGHUP)
             os.killpg(self._process.pid, number)
         except OSError:
             self.is_done = self._process.end is not None

@@ -16,13 +16,15 @@ _FIONREAD = 0x541B
 class Stream:
     """The reading end of a command's stdout or stderr, and the log of what came."""
 
-    def __init__(self, fd: int | None, limit: int) -> None:
+    def __init__(self, fd: int | None, limit: int, head: int | None = None) -> None:
         if fd is not None:
             os.set_blocking(fd, False)
         self.fd = fd
-        self.log = OutputLog(limit)
+        self.log = OutputLog(limit, head)
         self.owed = 0
         """Bytes that the leader wrote before its end and that are still to be read."""
+        self.rests_until = 0.0
+        """Not to be watched before; on the clock of `time.monotonic`."""
 
     def read(self, scratch: memoryview) -> None:
         """Move what is there into the log, by way of `scratch`; close at end of file."""
@@ -75,6 +77,7 @@ class Stdin:
         """Bytes that were ever taken in."""
         self._pending: deque[memoryview] = deque()
         self._is_ending = False
+        # For who looks and then acts, in a class of its own, too.
         self._changed = threading.Condition(threading.RLock())
 
     @property

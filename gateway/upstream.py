@@ -22,7 +22,8 @@ import trio
 from gateway.daemons import LostError, NotListeningError
 from gateway.websocket import DaemonSocket, Opening, RefusedError
 from sandman import grants, names, wire
-from sandman.errors import BadRequestError, DiedError, UnreachableError, from_problem
+from sandman.errors import BadRequestError, DiedError, UnreachableError
+from sandman.problems import from_problem
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence

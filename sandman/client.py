@@ -14,6 +14,7 @@ from sandman._async.process import Process
 from sandman._async.sandbox import ExecOptions, Sandbox
 from sandman._async.session import Session, SessionOptions
 from sandman._async.stream import ExecStream
+from sandman._async.terminal import Terminal
 from sandman._core.config import Limits
 from sandman._core.faults import CommandError, ConfigurationError
 from sandman._core.retry import Retry
@@ -29,11 +30,12 @@ from sandman._core.values import (
 )
 from sandman.handles import Gap, ProcessInfo
 from sandman.sessions import SessionInfo, SessionResult
+from sandman.terminal import TerminalSpec
 from sandman.wire import ExecResult
 
 __all__ = [
     "Client", "CommandError", "ConfigurationError", "EntryInfo", "Event", "ExecOptions", "ExecResult",
     "ExecStream", "FileInfo", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process", "ProcessInfo",
-    "Retry", "Sandbox", "SandboxInfo", "SandboxOptions",
-    "Session", "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "TreeInfo",
+    "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Session", "SessionInfo", "SessionOptions",
+    "SessionResult", "Stderr", "Stdout", "Terminal", "TerminalSpec", "TreeInfo",
 ]  # fmt: skip

@@ -61,6 +61,7 @@ class ProcessInfo(NamedTuple):
     state: str
     started_at: str = ""
     detached: bool = False
+    terminal: bool = False
     stdin_bytes: int = 0
     stdout_bytes: int = 0
     stderr_bytes: int = 0
@@ -91,6 +92,7 @@ class ProcessInfo(NamedTuple):
             state=reader.choice("state", (RUNNING, ENDED)),
             started_at=reader.text("started_at") or "",
             detached=reader.flag("detached"),
+            terminal=reader.flag("terminal"),
             stdin_bytes=reader.count("stdin_bytes", 0, _MOST),
             stdout_bytes=reader.count("stdout_bytes", 0, _MOST),
             stderr_bytes=reader.count("stderr_bytes", 0, _MOST),

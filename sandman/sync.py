@@ -27,13 +27,15 @@ from sandman._sync.process import Process
 from sandman._sync.sandbox import ExecOptions, Sandbox
 from sandman._sync.session import Session, SessionOptions
 from sandman._sync.stream import ExecStream
+from sandman._sync.terminal import Terminal
 from sandman.handles import Gap, ProcessInfo
 from sandman.sessions import SessionInfo, SessionResult
+from sandman.terminal import TerminalSpec
 from sandman.wire import ExecResult
 
 __all__ = [
     "Client", "CommandError", "ConfigurationError", "EntryInfo", "Event", "ExecOptions", "ExecResult",
     "ExecStream", "FileInfo", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process", "ProcessInfo",
-    "Retry", "Sandbox", "SandboxInfo", "SandboxOptions",
-    "Session", "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "TreeInfo",
+    "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Session", "SessionInfo", "SessionOptions",
+    "SessionResult", "Stderr", "Stdout", "Terminal", "TerminalSpec", "TreeInfo",
 ]  # fmt: skip

@@ -21,6 +21,8 @@ from sandman.fields import load_object as load_object  # noqa: PLC0414
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from sandman.terminal import TerminalSpec
+
 # --- frames --------------------------------------------------------------------------------------
 
 STARTED = 1
@@ -118,6 +120,7 @@ class ExecSpec(NamedTuple):
     `exec_id` names the command: the same name with the same specification never runs twice.
     `detached`: no reader holds it up and none has to be there. Otherwise it is ended when nobody has
     read for `attached_grace_s`; None: what the call says. `stdin_open`: input may follow later.
+    `terminal`: it runs in a terminal of its own, which is stdin, stdout and stderr in one.
     """
 
     argv: tuple[str, ...] | None = None
@@ -135,13 +138,15 @@ class ExecSpec(NamedTuple):
     detached: bool = False
     attached_grace_s: float | None = None
     stdin_open: bool = False
+    terminal: TerminalSpec | None = None
 
     def to_json(self) -> dict[str, object]:
         """The members of the JSON body; defaults are left out."""
         body: dict[str, object] = {
             name: value
             for name, value in self._asdict().items()
-            if name not in {"argv", "env", "stdin"} and value != self._field_defaults[name]
+            if name not in {"argv", "env", "stdin", "terminal"}
+            and value != self._field_defaults[name]
         }
         if self.argv is not None:
             body["argv"] = list(self.argv)
@@ -149,6 +154,8 @@ class ExecSpec(NamedTuple):
             body["env"] = dict(self.env)
         if self.stdin is not None:
             body["stdin_b64"] = base64.b64encode(self.stdin).decode()
+        if self.terminal is not None:
+            body["terminal"] = self.terminal.to_json()
         return body
 
     @classmethod
@@ -181,11 +188,27 @@ class ExecSpec(NamedTuple):
             detached=reader.flag("detached"),
             attached_grace_s=reader.seconds("attached_grace_s"),
             stdin_open=reader.flag("stdin_open"),
+            terminal=_terminal(reader),
         )
+        if spec.terminal is not None and spec.stdin is not None:
+            raise reader.fail(
+                "stdin", "absent with a terminal: what is typed comes after its start"
+            )
         if (spec.attached_grace_s or 0) > MAX_ATTACHED_GRACE_S:
             raise reader.fail("attached_grace_s", f"at most {MAX_ATTACHED_GRACE_S:.0f} seconds")
         reader.finish()
         return spec
+
+
+def _terminal(reader: Fields) -> TerminalSpec | None:
+    value = reader.raw("terminal")
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise reader.fail("terminal", "an object")
+    from sandman.terminal import TerminalSpec  # noqa: PLC0415 - few commands have one
+
+    return TerminalSpec.from_json(value)
 
 
 class ExecResult(NamedTuple):

@@ -33,7 +33,10 @@ REPLACEMENTS = tuple(
         (r"\b(from|import) sandman\.client\b", r"\1 sandman.sync"),
         (r"\bsandman\._async\b", "sandman._sync"),
         (r"\btwins_async\b", "twins_sync"),
-        (r"\bAsync(Client|Iterator|Iterable|HTTPTransport|BaseTransport)\b", r"\1"),
+        (
+            r"\bAsync(Client|Iterator|Iterable|HTTPTransport|BaseTransport|NetworkStream)\b",
+            r"\1",
+        ),
         (r"\bAsyncByteStream\b", "SyncByteStream"),
         (r"\bStopAsyncIteration\b", "StopIteration"),
         (r"\basynccontextmanager\b", "contextmanager"),

@@ -31,6 +31,7 @@ FORWARDED = {
     "processes/{exec_id}/output": ["GET"],
     "processes/{exec_id}/stdin": ["POST"],
     "processes/{exec_id}/signal": ["POST"],
+    "processes/{exec_id}/resize": ["POST"],
     "sessions": ["GET", "POST"],
     "sessions/{name}": ["GET", "DELETE"],
     "sessions/{name}/run": ["POST"],

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import quote
 
 import anyio
 import httpx
 
 from sandman import names
-from sandman._async.bodies import Body, Data, FramedBody, Source
+from sandman._async.bodies import Body, FramedBody, Source
+from sandman._async.command import ExecOptions, argv_spec, either, specify
 from sandman._async.files import Files
 from sandman._async.follow import Follow
 from sandman._async.ports import PortTransport, port_path
 from sandman._async.process import KILL_LIMIT_S, Process, parse_process
 from sandman._async.session import Session, SessionOptions, list_sessions, open_session
 from sandman._async.stream import ExecStream
+from sandman._async.terminal import TERMINAL_GRACE_S, Terminal
 from sandman._async.transport import Call, Transport
 from sandman._core import faults
 from sandman._core.config import EXEC_SILENCE_S, RELEASE_LIMIT_S
@@ -30,37 +31,16 @@ from sandman._core.values import SandboxInfo, Stdout
 from sandman.errors import SandmanError
 from sandman.handles import ATTACHED_GRACE_S, STREAMS
 from sandman.sessions import DEFAULT_NAME
+from sandman.terminal import TerminalSpec
 from sandman.wire import DEFAULT_OUTPUT_LIMIT, ExecResult, ExecSpec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
 INLINE_STDIN_BYTES = 256 * 1024
 """A stdin up to this travels in the request's JSON; a longer or unknown one is streamed."""
-
-
-class ExecOptions(TypedDict, total=False):
-    """How a command runs; every option may be left out.
-
-    `cwd`: working directory, relative to the sandbox's. `env`: variables, merged over the sandbox's,
-    or all there is with `env_mode="replace"`. `user`: name or uid. `stdin`: bytes, text, a binary
-    file or an iterable of bytes; without it the command reads end of file at once. `timeout_s`: the
-    whole tree is sent TERM then, KILL 5 s later, and the result says `timed_out`; without it no
-    limit. `merge_stderr`: one stream in true order, all in stdout. `output_limit`: bytes that `exec`
-    keeps of each stream, head and tail (10 MiB). `login`: with a shell, a login shell. `exec_id`: a
-    name of your own for this command, which never runs twice under it: 1 to 64 of [A-Za-z0-9._-].
-    """
-
-    cwd: str | None
-    env: Mapping[str, str]
-    env_mode: Literal["merge", "replace"]
-    user: str | int | None
-    stdin: Data | None
-    timeout_s: float | None
-    merge_stderr: bool
-    output_limit: int
-    login: bool
-    exec_id: str | None
+OWN_SHELL = 'exec "$0"'
+"""For the image's shell: itself. In a terminal it is then one that a person can use."""
 
 
 class Sandbox:
@@ -96,7 +76,7 @@ class Sandbox:
             OutcomeUnknownError: the connection broke for too long; the command may have run.
             SandmanError: the sandbox or the way to it failed.
         """
-        return await self._exec(_argv(argv), check=check, options=options)
+        return await self._exec(argv_spec(argv), check=check, options=options)
 
     async def run(
         self, command: str, *, check: bool = False, **options: Unpack[ExecOptions]
@@ -119,7 +99,7 @@ class Sandbox:
         Raises:
             SandmanError: as `exec`, on entering or while iterating.
         """
-        call = self._call(*_specify(_either(argv, shell), options))
+        call = self._call(*specify(either(argv, shell), options))
         async with self._transport.open(call) as answer:
             yield ExecStream.of(answer, self.id)
 
@@ -146,8 +126,8 @@ class Sandbox:
         Raises:
             SandmanError: it did not start. A missing program is a result.
         """
-        spec = _either(argv, shell)._replace(detached=detached, stdin_open=stdin_open)
-        spec, source = _specify(spec, options)
+        spec = either(argv, shell)._replace(detached=detached, stdin_open=stdin_open)
+        spec, source = specify(spec, options)
         if source is not None:
             if source.whole is None:
                 raise TypeError("start() takes bytes or text as stdin: write() the rest")
@@ -157,6 +137,69 @@ class Sandbox:
         call.sandbox = self.id
         info = parse_process(await self._transport.json(call))
         return Process(self._transport, self.id, self._path, info.exec_id, info)
+
+    async def open_terminal(
+        self,
+        argv: Sequence[str] | None = None,
+        *,
+        shell: str | None = None,
+        size: TerminalSpec | None = None,
+        detached: bool = False,
+        **options: Unpack[ExecOptions],
+    ) -> Terminal:
+        """Start a program (`argv`), a string (`shell`) or, without either, the image's shell in a terminal.
+
+        Args:
+            argv: program and arguments.
+            shell: for the image's shell.
+            size: rows, columns and TERM; None: 24, 80 and `xterm-256color`.
+            detached: it runs on whoever looks at it, or nobody. Otherwise a reader slows it down and
+                loses nothing, and it is ended when nobody has looked for TERMINAL_GRACE_S.
+            **options: see ExecOptions. There is no `stdin`: write.
+
+        Raises:
+            SandmanError: it did not start. A missing program is a result.
+        """
+        spec = ExecSpec(shell=OWN_SHELL) if argv is shell is None else either(argv, shell)
+        spec, source = specify(spec, options)
+        if source is not None:
+            raise TypeError("a terminal takes no stdin: write() what is typed")
+        call = Call.with_json(
+            "POST",
+            f"{self._path}/processes",
+            spec._replace(
+                exec_id=spec.exec_id or uuid.uuid4().hex,
+                terminal=size or TerminalSpec(),
+                detached=detached,
+                attached_grace_s=None if detached else TERMINAL_GRACE_S,
+            ).to_json(),
+        )
+        call.sandbox = self.id
+        info = parse_process(await self._transport.json(call))
+        process = Process(self._transport, self.id, self._path, info.exec_id, info)
+        return Terminal(self._transport, self.id, process)
+
+    @asynccontextmanager
+    async def terminal(
+        self,
+        argv: Sequence[str] | None = None,
+        *,
+        shell: str | None = None,
+        size: TerminalSpec | None = None,
+        **options: Unpack[ExecOptions],
+    ) -> AsyncIterator[Terminal]:
+        """The same for a block; what runs in it is ended when the block is left before its end."""
+        terminal = await self.open_terminal(argv, shell=shell, size=size, **options)
+        try:
+            yield terminal
+        finally:
+            with anyio.move_on_after(KILL_LIMIT_S, shield=True):
+                await terminal.aclose()
+                await _kill_quietly(terminal.process)
+
+    def attach_terminal(self, exec_id: str, offset: int = 0) -> Terminal:
+        """The terminal of that id, from an offset of its output on; takes it over when it is read."""
+        return Terminal(self._transport, self.id, self.process(exec_id), offset)
 
     def process(self, exec_id: str) -> Process:
         """The command of that id, without asking for it."""
@@ -254,7 +297,7 @@ class Sandbox:
     async def _exec(self, spec: ExecSpec, *, check: bool, options: ExecOptions) -> ExecResult:
         limit = options.get("output_limit", DEFAULT_OUTPUT_LIMIT)
         kept = {name: HeadTail(limit) for name in STREAMS}
-        wanted, source = _specify(spec, options)
+        wanted, source = specify(spec, options)
         exec_id = wanted.exec_id or uuid.uuid4().hex
         wanted = wanted._replace(exec_id=exec_id, attached_grace_s=ATTACHED_GRACE_S)
         call = self._call(wanted, source)
@@ -307,29 +350,6 @@ class Sandbox:
             sandbox=self.id,
             silence_s=EXEC_SILENCE_S,
         )
-
-
-def _either(argv: Sequence[str] | None, shell: str | None) -> ExecSpec:
-    if (argv is None) == (shell is None):
-        raise TypeError("give either argv or shell")
-    return ExecSpec(shell=shell) if argv is None else _argv(argv)
-
-
-def _specify(spec: ExecSpec, options: ExecOptions) -> tuple[ExecSpec, Source | None]:
-    """The command with these options, its stdin apart."""
-    if unknown := options.keys() - ExecOptions.__annotations__.keys():
-        raise TypeError(f"unknown option {min(unknown)!r}: see ExecOptions")
-    values = dict(options)
-    stdin: Data | None = values.pop("stdin", None)  # type: ignore[assignment]
-    env: Mapping[str, str] = values.pop("env", {})  # type: ignore[assignment]
-    spec = spec._replace(env=tuple(env.items()), **values)  # type: ignore[arg-type]
-    return spec, None if stdin is None else Source(stdin)
-
-
-def _argv(argv: Sequence[str]) -> ExecSpec:
-    if isinstance(argv, (str, bytes)):
-        raise TypeError("argv is a list of strings; for a shell's command line use run()")
-    return ExecSpec(argv=tuple(os.fsdecode(item) for item in argv))
 
 
 def parse_info(answer: object) -> SandboxInfo:

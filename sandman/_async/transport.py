@@ -47,6 +47,8 @@ class Call:
     sandbox: str | None = None
     silence_s: float | None = None
     patience_s: float | None = None
+    upgrade: bool = False
+    """The answer is to be 101: from then on the connection speaks another protocol."""
     sent: bool = False
 
     @classmethod
@@ -251,7 +253,7 @@ class Attempt:
             fault = faults.from_transport(error, url)
             raise (self._unanswered(fault) if self.sent else fault) from error
         chunks = Chunks(response, url)
-        if response.is_success:
+        if response.status_code == 101 if self._call.upgrade else response.is_success:
             return Answer(response, chunks, lane)
         raise await self._refusal(response, chunks)
 

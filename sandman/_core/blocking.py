@@ -34,6 +34,7 @@ def move_on_after(seconds: float, *, shield: bool = False) -> AbstractContextMan
 
 
 Semaphore = threading.Semaphore
+Lock = threading.Lock
 
 
 class to_thread:  # noqa: N801 - a module in anyio
@@ -45,4 +46,4 @@ class to_thread:  # noqa: N801 - a module in anyio
         return call(*args)
 
 
-__all__ = ["Semaphore", "current_time", "move_on_after", "sleep", "to_thread"]
+__all__ = ["Lock", "Semaphore", "current_time", "move_on_after", "sleep", "to_thread"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 import httpx
 
-from sandman import errors, names
+from sandman import errors, names, problems
 from sandman.wire import ExecResult
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def from_answer(response: httpx.Response, body: bytes) -> errors.SandmanError:
     """
     document = _problem(response, body)
     if document is not None:
-        error = errors.from_problem(document, response.status_code)
+        error = problems.from_problem(document, response.status_code)
     else:
         error = _foreign(response, body)
     if error.retry_after is None:

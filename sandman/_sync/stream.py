@@ -16,9 +16,9 @@ from sandman.errors import (
     OutcomeUnknownError,
     SandmanError,
     UnreachableError,
-    from_problem,
 )
 from sandman.handles import STREAMS, Gap
+from sandman.problems import from_problem
 from sandman.wire import ExecResult, Frame
 
 if TYPE_CHECKING:

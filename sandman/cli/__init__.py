@@ -1,6 +1,6 @@
 """The command line: one verb a file, over the sync client.
 
-Exit codes of `run` and `exec` are the command's own; besides: 124 timed out, 125 Sandman failed (the
+Exit codes of `run`, `exec` and `shell` are the command's own; besides: 124 timed out, 125 Sandman failed (the
 reason is on stderr), 2 wrong usage, 130 and 143 interrupted, 141 nobody reads the output any more.
 """
 
@@ -17,6 +17,7 @@ from sandman.cli.pools import pools
 from sandman.cli.release import release
 from sandman.cli.run import run
 from sandman.cli.session import Session
+from sandman.cli.shell import shell
 from sandman.version import __version__
 
 
@@ -48,7 +49,7 @@ def main(
     context.obj = Session(url, token, ca, server_name, quiet=quiet)
 
 
-for verb in (run, execute, ls, release, cp, pools):
+for verb in (run, execute, shell, ls, release, cp, pools):
     main.add_command(verb)
 
 __all__ = ["main"]

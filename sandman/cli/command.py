@@ -32,7 +32,7 @@ def _variables(
     return {name: value for name, _, value in pairs}
 
 
-_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+_PLACE: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "-e", "--env", multiple=True, metavar="K=V", callback=_variables,
         help="Variable; may be repeated.",
@@ -40,12 +40,15 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("-w", "--workdir", metavar="DIR", help="Working directory."),
     click.option("-u", "--user", metavar="USER", help="Name or uid to run as."),
     click.option(
-        "-i", "--stdin", is_flag=True,
-        help="Send standard input. The command's output comes when it has been read to its end.",
-    ),
-    click.option(
         "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
         help="End the command after that time, exit code 124.",
+    ),
+)  # fmt: skip
+_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    *_PLACE,
+    click.option(
+        "-i", "--stdin", is_flag=True,
+        help="Send standard input. The command's output comes when it has been read to its end.",
     ),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON instead."),
     click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED),
@@ -55,6 +58,13 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
 def command_options(function: Decorated) -> Decorated:
     """Give a verb the options that `run` and `exec` share."""
     for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def place_options(function: Decorated) -> Decorated:
+    """Give a verb the options that say where and as whom: also of what runs in a terminal."""
+    for option in reversed(_PLACE):
         function = option(function)
     return function
 
@@ -81,7 +91,7 @@ def carry_out(
         click.echo(json.dumps({"sandbox": box.id, **result.to_json()}))
     else:
         result = _pass_through(box, command, options)
-    return _exit_code(session, command[0], result)
+    return exit_code(session, command[0], result)
 
 
 def _pass_through(box: Sandbox, command: tuple[str, ...], options: ExecOptions) -> ExecResult:
@@ -94,7 +104,8 @@ def _pass_through(box: Sandbox, command: tuple[str, ...], options: ExecOptions) 
     return stream.result
 
 
-def _exit_code(session: Session, program: str, result: ExecResult) -> int:
+def exit_code(session: Session, program: str, result: ExecResult) -> int:
+    """The exit code for a result; says on stderr what the code does not."""
     if result.timed_out:
         session.say(f"timed out after {result.wall_s:.1f} s")
         return EXIT_TIMED_OUT

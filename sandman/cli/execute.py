@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 @click.command("exec", context_settings=VERB_SETTINGS)
 @click.argument("sandbox")
+@click.option("-t", "--tty", "in_tty", is_flag=True, help="In a terminal, which is this one.")
 @command_options
 @click.pass_obj
 def execute(session: Session, /, sandbox: str, command: tuple[str, ...], **given: Any) -> None:  # noqa: ANN401 - click's values
@@ -29,6 +30,8 @@ def execute(session: Session, /, sandbox: str, command: tuple[str, ...], **given
     command = command[1:] if command[0] == "--" else command
     if not command:
         raise click.UsageError("missing the command")
+    if given["in_tty"]:
+        sys.exit(_in_terminal(session, sandbox, command, given))
     options = exec_options(given)
     options["env"] = given["env"]
     options["cwd"] = given["workdir"]
@@ -37,3 +40,13 @@ def execute(session: Session, /, sandbox: str, command: tuple[str, ...], **given
         box = client.attach(sandbox)
         code = carry_out(session, box, command, options, as_json=given["as_json"])
     sys.exit(code)
+
+
+def _in_terminal(
+    session: Session, sandbox: str, command: tuple[str, ...], given: dict[str, Any]
+) -> int:
+    from sandman.cli import terminal  # noqa: PLC0415 - few calls need the async client
+
+    if given["stdin"] or given["as_json"]:
+        raise click.UsageError("--tty goes with neither --stdin nor --json")
+    return terminal.carry_out(session, sandbox, command, given)

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 
     from rich.status import Status
 
+    from sandman.client import Client as AsyncClient
     from sandman.sync import Retry
 
 RETRY_S = 10.0
 """A person waits at the other end: shorter than a program's patience."""
+TERMINAL_RETRY_S = 45.0
+"""Of a terminal that was lost: what runs in it waits for a minute, and its person can leave."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -33,6 +36,8 @@ class Session:
     ca: str | None
     server_name: str | None
     quiet: bool = False
+    is_raw: bool = False
+    """The terminal takes every byte as it is: a new line does not begin at the left."""
     _status: Status | None = None
 
     @contextmanager
@@ -42,22 +47,36 @@ class Session:
         Raises:
             ConfigurationError: the options do not lead to a gateway.
         """
+        with Client(self.url, self.token, **self._options()) as client:
+            yield client
+
+    def async_client(self) -> AsyncClient:
+        """The same for who waits for several things at once; to be entered.
+
+        Raises:
+            ConfigurationError: the options do not lead to a gateway.
+        """
+        from sandman import client  # noqa: PLC0415 - few verbs need it
+
+        options = self._options()
+        options["limits"] = Limits(retry_s=TERMINAL_RETRY_S)
+        return client.Client(self.url, self.token, **options)
+
+    def _options(self) -> dict[str, Any]:
         # `on_retry` says it already, in fewer words.
         logging.getLogger("sandman").addHandler(logging.NullHandler())
-        with Client(
-            self.url,
-            self.token,
-            ca=self.ca,
-            server_name=self.server_name,
-            limits=Limits(retry_s=RETRY_S),
-            on_retry=self._tell_retry,
-        ) as client:
-            yield client
+        return {
+            "ca": self.ca,
+            "server_name": self.server_name,
+            "limits": Limits(retry_s=RETRY_S),
+            "on_retry": self._tell_retry,
+        }
 
     def say(self, text: str) -> None:
         """One line of progress on stderr, unless quiet."""
         if not self.quiet:
-            click.echo(f"sandman: {text}", err=True)
+            around = "\r\n" if self.is_raw else ""
+            click.echo(f"{around}sandman: {text}{around}", err=True, nl=not self.is_raw)
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandman import handles, names, wire
+from sandman import handles, names, terminal, wire
 from sandman.errors import BadRequestError
 
 kinds = st.sampled_from(sorted(wire.FRAME_TYPES))
@@ -59,6 +59,12 @@ def test_what_is_no_frame(header: tuple[int, int]) -> None:
         list(wire.FrameDecoder().feed(wire.HEADER.pack(*header)))
 
 
+terminals = st.builds(
+    terminal.TerminalSpec,
+    rows=st.integers(1, terminal.MAX_SIZE),
+    cols=st.integers(1, terminal.MAX_SIZE),
+    term=texts.filter(bool),
+)
 specs = st.builds(
     wire.ExecSpec,
     argv=st.lists(texts, min_size=1, max_size=4).filter(lambda a: bool(a[0])).map(tuple),
@@ -78,7 +84,8 @@ specs = st.builds(
     detached=st.booleans(),
     attached_grace_s=st.none() | st.floats(0.001, wire.MAX_ATTACHED_GRACE_S),
     stdin_open=st.booleans(),
-)
+    terminal=st.none() | terminals,
+).map(lambda spec: spec._replace(stdin=None) if spec.terminal else spec)
 
 
 @given(specs)
@@ -138,6 +145,12 @@ def test_results_pass_over_what_they_do_not_know() -> None:
         ({"argv": ["a"], "env": []}, "env"),
         ({"argv": ["a"], "env": {"A": 1}}, "env.A"),
         ({"argv": ["a"], "env_mode": "x"}, "env_mode"),
+        ({"argv": ["a"], "terminal": True}, "terminal"),
+        ({"argv": ["a"], "terminal": {"rows": 0}}, "terminal.rows"),
+        ({"argv": ["a"], "terminal": {"cols": 65536}}, "terminal.cols"),
+        ({"argv": ["a"], "terminal": {"term": 1}}, "terminal.term"),
+        ({"argv": ["a"], "terminal": {"width": 1}}, "terminal.width"),
+        ({"argv": ["a"], "terminal": {}, "stdin": "x"}, "stdin"),
         ({"argv": ["a"], "user": ""}, "user"),
         ({"argv": ["a"], "user": -1}, "user"),
         ({"argv": ["a"], "user": True}, "user"),
@@ -242,3 +255,20 @@ def test_what_can_name_a_command(name: str) -> None:
 @pytest.mark.parametrize("name", ["a\n", ".", "..", "a" * 65, "", None, 7, "a/b", "%41"])
 def test_what_cannot_name_a_command(name: object) -> None:
     assert not names.is_exec_id(name)
+
+
+@pytest.mark.parametrize("name", terminal.MESSAGES)
+def test_a_terminals_messages_round_trip(name: str) -> None:
+    assert terminal.parse(terminal.dump(name, {"a": 1})) == (name, {"a": 1})
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"a":{},"b":{}}', b'{"a":1}'])
+def test_what_is_no_message_of_a_terminal(data: bytes) -> None:
+    with pytest.raises(BadRequestError):
+        terminal.parse(data)
+
+
+def test_a_resize_names_both_rows_and_columns() -> None:
+    assert terminal.parse_size({"rows": 1, "cols": 2}) == (1, 2)
+    with pytest.raises(BadRequestError, match="cols"):
+        terminal.parse_size({"rows": 1})

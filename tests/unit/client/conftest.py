@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
@@ -43,3 +44,9 @@ def real_daemon() -> Iterator[harness.Daemon]:
 def way(real_daemon: harness.Daemon) -> Iterator[Way]:
     with Way(real_daemon) as one:
         yield one
+
+
+@pytest.fixture
+def mark() -> str:
+    """Text that finds this test's processes, and no others, by their command line."""
+    return f"mark-{uuid.uuid4().hex}"

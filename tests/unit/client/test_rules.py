@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sandman
-from sandman import errors, wire
+from sandman import errors, problems, wire
 from sandman._core import faults
 from sandman._core.output import HeadTail
 from sandman._core.retry import LONGEST_PAUSE_S, WARNING_EACH_S, Patience, Repeat, Voice
@@ -69,7 +69,7 @@ def test_a_command_error_is_one_of_the_tree_and_survives_pickling() -> None:
     assert (again.result, again.sandbox, str(again)) == (result, "box-1", str(error))
     # A peer that names these reasons makes an error, not a crash.
     for reason in ("command_failed", "configuration"):
-        assert errors.from_problem({"reason": reason, "detail": "d"}).detail == "d"
+        assert problems.from_problem({"reason": reason, "detail": "d"}).detail == "d"
 
 
 def test_events_of_different_streams_differ() -> None:

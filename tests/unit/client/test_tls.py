@@ -13,6 +13,8 @@ import trustme
 from sandman import client, errors, sync
 from sandman._core.config import Settings
 from tests.unit.client.fake_gateway import TOKEN, FakeGateway
+from tests.unit.client.way import SANDBOX, Way
+from tests.unit.daemon import harness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -151,3 +153,37 @@ def test_names_are_checked_on_the_way_to_a_port_too(secure: FakeGateway, ca: str
             pytest.raises(expected),
         ):
             server.get("/")
+
+
+def talk(*, backend: str, **options) -> bytes:
+    """What a terminal shows."""
+    options |= {"token": harness.TOKEN, "server_name": NAME}
+    command = "stty raw -echo; echo ready; read x; echo got $x"
+    if backend == "sync":
+        with sync.Client(**options) as blocking:
+            shown = blocking.attach(SANDBOX).open_terminal(shell=command)
+            assert shown.read(10) == b"ready\n"
+            shown.write("it\n")
+            return b"".join(shown)
+
+    async def main() -> bytes:
+        async with client.Client(**options) as waiting:
+            shown = await waiting.attach(SANDBOX).open_terminal(shell=command)
+            assert await shown.read(10) == b"ready\n"
+            await shown.write("it\n")
+            return b"".join([data async for data in shown])
+
+    return anyio.run(main, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio", "sync"])
+def test_terminals_trust_no_other_either(
+    real_daemon: harness.Daemon, authority: trustme.CA, ca: str, backend: str
+) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert(NAME).configure_cert(context)
+    with Way(real_daemon, context) as way:
+        assert talk(backend=backend, url=way.url, ca=ca) == b"got it\n"
+        other = ssl.create_default_context()
+        with pytest.raises(errors.UnreachableError, match="not trusted"):
+            talk(backend=backend, url=way.url, ca=other)

@@ -10,6 +10,9 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Sequence
+
     from tests.unit.daemon.harness import Daemon
 
 SANDBOX = "box-1"
@@ -19,19 +22,23 @@ class Way:
     """Forwards `/v1/sandboxes/box-1/x` to the daemon's `/v1/x`, one call a connection.
 
     `cuts`: after how many bytes of their answers the next connections break; None: never. `lost`:
-    calls from now on that are carried out and whose answer never comes.
+    calls from now on that are carried out and whose answer never comes. `edits`: what is changed in
+    what comes back, and into what.
     """
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Daemon, tls: ssl.SSLContext | None = None) -> None:
         self.daemon = daemon
+        self._tls = tls
         self.cuts: deque[int | None] = deque()
         self.calls: list[str] = []
+        self.edits: list[tuple[bytes, bytes]] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._threads: list[threading.Thread] = []
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def __enter__(self) -> Way:
         self._spawn(self._accept)
@@ -53,6 +60,9 @@ class Way:
                 self._spawn(self._serve, self._listener.accept()[0])
 
     def _serve(self, caller: socket.socket) -> None:
+        if self._tls is not None:
+            with contextlib.suppress(OSError):
+                caller = self._tls.wrap_socket(caller, server_side=True)
         with contextlib.suppress(OSError), caller, self.daemon.connect() as upstream:
             data = b""
             while b"\r\n\r\n" not in data:
@@ -67,16 +77,23 @@ class Way:
             upstream.settimeout(None)
             upstream.sendall(line + b"\r\nConnection: close\r\n" + rest)
             self._spawn(pump, caller, upstream, None)
-            pump(upstream, caller, cut)
+            pump(upstream, caller, cut, self.edits)
 
 
-def pump(source: socket.socket, target: socket.socket, most: int | None) -> None:
+def pump(
+    source: socket.socket,
+    target: socket.socket,
+    most: int | None,
+    edits: Sequence[tuple[bytes, bytes]] = (),
+) -> None:
     """Pass bytes on, at most so many; then both are at their end."""
     left = 10**12 if most is None else most
     with contextlib.suppress(OSError):
         while left and (data := source.recv(min(65536, left))):
-            target.sendall(data)
             left -= len(data)
+            for old, new in edits:
+                data = data.replace(old, new)
+            target.sendall(data)
     for sock in (source, target):
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)

@@ -19,6 +19,7 @@ import pytest
 
 from daemon.runtime import interpreter, tree
 from sandman import names, wire
+from tests.unit.daemon import test_terminals as terminals
 from tests.unit.daemon.harness import Daemon, head, joined, names_in, problem, wait_until
 from tests.unit.daemon.shells import KINDS, Shell, shell_of
 
@@ -229,3 +230,26 @@ def test_27_sessions_by_the_static_python(
     with Shell(daemon, shell=kind, user=65534, cwd="/") as shell:
         assert shell.out("id -u; test -t 1 && echo tty") == "65534\ntty\n"
         assert shell.run("sleep 60", timeout_s=0.2).exit_code == 130
+
+
+def test_without_terminals_it_is_told(start: Callable[..., Daemon], image: Path) -> None:
+    running = run_in(start, image)
+    body = {"argv": [*PYTHON, "pass"], "terminal": {}}
+    found = problem(running.client.post("/v1/processes", json=body))
+    assert (found["reason"], found["field"]) == ("terminal_unsupported", "terminal")
+
+
+@pytest.mark.parametrize("user", [None, 65534])
+def test_a_terminal_by_the_static_daemon(
+    start: Callable[..., Daemon], delivered: Path, user: int | None
+) -> None:
+    python, *options, _, verb = names.DAEMON_COMMAND
+    program = (str(delivered / python.removeprefix(f"{names.MOUNT_PATH}/")), *options)
+    running = start(program=(*program, str(delivered / "app"), verb))
+    script = "stty size; echo ok > /dev/tty; read x; echo got $x; exit 3"
+    exec_id = terminals.begin(running, shell=script, terminal={"rows": 5}, user=user)
+    with terminals.Screen(running, exec_id, "?exclusive=1") as screen:
+        screen.expect(rb"5 80\r\nok\r\n")
+        screen.type(b"it\n")
+        assert screen.finish().exit_code == 3
+    assert screen.data.endswith(b"got it\r\n")

@@ -19,7 +19,7 @@ import pytest
 
 from daemon import config
 from sandman import names, wire
-from sandman.errors import from_problem
+from sandman.problems import from_problem
 from tests.unit.daemon.harness import (
     TOKEN,
     Daemon,

@@ -172,6 +172,8 @@ class TestTree:
 class Lonely:
     """A process of which /proc says nothing."""
 
+    is_terminal = False
+
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.end: object | None = None
