@@ -8,10 +8,11 @@ async with Client() as client, client.sandbox(image="python:3.12") as box:
 """
 
 from sandman._async.client import Client, SandboxOptions
+from sandman._async.command import ExecOptions
 from sandman._async.files import Files
 from sandman._async.follow import Follow
 from sandman._async.process import Process
-from sandman._async.sandbox import ExecOptions, Sandbox
+from sandman._async.sandbox import Sandbox
 from sandman._async.session import Session, SessionOptions
 from sandman._async.stream import ExecStream
 from sandman._async.terminal import Terminal

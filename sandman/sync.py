@@ -21,10 +21,11 @@ from sandman._core.values import (
     TreeInfo,
 )
 from sandman._sync.client import Client, SandboxOptions
+from sandman._sync.command import ExecOptions
 from sandman._sync.files import Files
 from sandman._sync.follow import Follow
 from sandman._sync.process import Process
-from sandman._sync.sandbox import ExecOptions, Sandbox
+from sandman._sync.sandbox import Sandbox
 from sandman._sync.session import Session, SessionOptions
 from sandman._sync.stream import ExecStream
 from sandman._sync.terminal import Terminal
