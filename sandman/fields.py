@@ -123,6 +123,15 @@ class Fields:
             raise self.fail(name, f"a whole number from {least} to {most}")
         return value
 
+    def amount(self, name: str) -> float | None:
+        """A number that was measured, 0 or more, or None."""
+        value = self.raw(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e15:
+            raise self.fail(name, "a number of 0 or more")
+        return float(value)
+
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
         """One of the strings; the first is the default."""
         value = self.raw(name)
