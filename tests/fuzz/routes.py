@@ -1,0 +1,185 @@
+"""Every route of a real daemon, at random: no fault of its own, no hang, nothing left, no growth."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import h11
+
+from sandman import names
+from sandman.errors import by_reason
+from tests.fuzz import asks
+from tests.fuzz.cage import caged
+from tests.unit.daemon.harness import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.unit.daemon.harness import Daemon
+
+ANSWER_S = 60.0
+"""An answer that takes longer is a hang; the longest that a call may take is 10 s (stdin unread)."""
+GROWTH_KIB = 16 * 1024
+"""What the daemon may have more than after its first calls: it remembers 1024 ended commands with what
+they wrote, some kilobytes each here."""
+WARM_CALLS = 300
+STATUSES = {200, 204, 206, 416, *(cls.status for cls in by_reason().values())} - {500, 502}
+
+
+class FindingError(Exception):
+    """The daemon did what it must not do; the text has the call."""
+
+
+def run(seed: int, calls: int, seconds: float = float("inf"), say: Callable[[str], None] = print) -> None:
+    """So many calls, or for so long.
+
+    Raises:
+        FindingError: the daemon is at fault.
+    """
+    random = Random(seed)
+    until = time.monotonic() + seconds
+    made = 0
+    with caged() as daemon:
+        connection = Caller(daemon)
+        before = 0
+        while made < calls and time.monotonic() < until:
+            connection.call(asks.some(random))
+            made += 1
+            if made == WARM_CALLS:
+                before = resident_kib(daemon)
+        for exec_id in asks.IDS[:6]:
+            connection.call(asks.Ask("DELETE", f"/v1/processes/{exec_id}"))
+        connection.close()
+        _check_after(daemon, before or resident_kib(daemon), seed)
+        say(f"routes: {made} calls, seed {seed}; VmRSS {before} KiB before, {resident_kib(daemon)} after")
+
+
+def _check_after(daemon: Daemon, before: int, seed: int) -> None:
+    info = daemon.client.get("/v1/info").json()
+    assert info["boot_id"]
+    if not wait_until(lambda: daemon.client.get("/v1/info").json()["running"] == 0, 30):
+        raise FindingError(f"seed {seed}: commands still run: {daemon.client.get('/v1/processes').text}")
+    if not wait_until(lambda: not zombies_of(daemon.pid), 10):
+        raise FindingError(f"seed {seed}: zombies: {zombies_of(daemon.pid)}")
+    if not wait_until(lambda: descriptors_of(daemon) <= 24, 30):
+        raise FindingError(f"seed {seed}: {descriptors_of(daemon)} descriptors are open")
+    if resident_kib(daemon) > before + GROWTH_KIB:
+        raise FindingError(f"seed {seed}: VmRSS {before} KiB before, {resident_kib(daemon)} after")
+    if faults := [line for line in daemon.lines if "Error" in line or "Traceback" in line]:
+        raise FindingError(f"seed {seed}: the daemon's log: {faults[:5]}")
+
+
+def resident_kib(daemon: Daemon) -> int:
+    """The daemon's resident memory."""
+    lines = Path(f"/proc/{daemon.pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1])
+
+
+def descriptors_of(daemon: Daemon) -> int:
+    """How many descriptors it has open."""
+    return len(os.listdir(f"/proc/{daemon.pid}/fd"))
+
+
+def zombies_of(pid: int) -> list[str]:
+    """Children of this process that ended and were not waited for."""
+    found = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        try:
+            stat = Path(f"/proc/{child}/stat").read_text()
+        except OSError:
+            continue
+        if stat.rpartition(")")[2].split()[0] == "Z":
+            found.append(stat)
+    return found
+
+
+class Caller:
+    """A connection that is kept as long as the daemon keeps it."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._sock: socket.socket | None = None
+
+    def close(self) -> None:
+        """Go."""
+        if self._sock is not None:
+            self._sock.close()
+        self._sock = None
+
+    def call(self, ask: asks.Ask) -> None:
+        """Make the call and judge the answer."""
+        if self._sock is None:
+            self._sock = self._daemon.connect()
+        self._sock.settimeout(ask.patience_s or ANSWER_S)
+        try:
+            answer = self._exchange(asks.encode(ask))
+        except TimeoutError:
+            self.close()
+            if ask.patience_s is None:
+                raise FindingError(f"no answer within {ANSWER_S} s: {shown(ask)}") from None
+            return
+        except (h11.RemoteProtocolError, OSError) as error:
+            self.close()
+            if self._daemon.process.poll() is not None:
+                raise FindingError(f"the daemon ended: {shown(ask)}: {self._daemon.lines[-20:]}") from error
+            if broken_off(ask):
+                return
+            raise FindingError(f"no whole answer ({error}): {shown(ask)}") from error
+        judge(ask, *answer)
+
+    def _exchange(self, data: bytes) -> tuple[int, dict[bytes, bytes], bytes]:
+        assert self._sock is not None
+        reader = h11.Connection(h11.CLIENT)
+        reader.send(h11.Request(method="HEAD" if data.startswith(b"HEAD") else "GET", target="/", headers=[("Host", "x")]))
+        reader.send(h11.EndOfMessage())
+        try:
+            self._sock.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it has refused, and says so
+        response: h11.Response | None = None
+        body = bytearray()
+        while True:
+            event = reader.next_event()
+            if event is h11.NEED_DATA:
+                reader.receive_data(self._sock.recv(65536))
+            elif isinstance(event, h11.Response):
+                response = event
+            elif isinstance(event, h11.Data):
+                body += event.data
+            elif isinstance(event, h11.EndOfMessage):
+                break
+        assert response is not None
+        if reader.their_state is not h11.DONE:
+            self.close()
+        return response.status_code, dict(response.headers), bytes(body)
+
+
+def broken_off(ask: asks.Ask) -> bool:
+    """Whether an answer may be broken off by the nature of what was asked for: a file that changed."""
+    return ask.target.startswith(("/v1/files?path=/proc", "/v1/archive"))
+
+
+def judge(ask: asks.Ask, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
+    """Raise unless this can be the answer."""
+    if status not in STATUSES:
+        raise FindingError(f"status {status}: {shown(ask)}: {body[:500]!r}")
+    if status >= 400 and ask.method != "HEAD":
+        problem = json.loads(body)
+        if headers[b"content-type"] != names.MEDIA_PROBLEM.encode() or problem["reason"] == "internal":
+            raise FindingError(f"not a problem of ours: {shown(ask)}: {body[:500]!r}")
+    if headers.get(b"content-type") == names.MEDIA_JSON.encode() and ask.method != "HEAD":
+        json.loads(body)
+    is_framed = headers.get(b"content-type") == names.MEDIA_FRAMES.encode()
+    if is_framed and b'"reason": "internal"' in body:
+        raise FindingError(f"a fault of its own in frames: {shown(ask)}: {body[-500:]!r}")
+
+
+def shown(ask: asks.Ask) -> str:
+    """The call, cut to what can be read."""
+    return repr(ask._replace(body=ask.body[:600], target=ask.target[:400]))
