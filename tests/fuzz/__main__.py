@@ -77,7 +77,9 @@ def _summary(text: str) -> str:
     runs = re.findall(r"stat::number_of_executed_units: +(\d+)", text)
     seen = re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", text)
     places, features, inputs = seen[-1] if seen else ("?", "?", "?")
-    return f"{runs[-1] if runs else '?'} inputs, {places} places, {features} features, {inputs} kept"
+    return (
+        f"{runs[-1] if runs else '?'} inputs, {places} places, {features} features, {inputs} kept"
+    )
 
 
 def report(name: str, text: str) -> None:

@@ -29,7 +29,26 @@ COMMANDS: tuple[object, ...] = (
     ["true", "x" * 200_000], ["true", *["y"] * 3000], ["sleep", "30"],
 )  # fmt: skip
 IDS = ("a", "b", "c", "x.y_z-1", "...", "a" * 64, "a" * 65, "", "é", "a/b", "%41")
-USERS: tuple[object, ...] = ("root", "ann", "nobody-here", 0, 1000, 65534, 2**32 - 1, 2**32, 10**30, "0", "")
+USERS: tuple[object, ...] = (
+    "root",
+    "ann",
+    "nobody-here",
+    0,
+    1000,
+    65534,
+    2**32 - 1,
+    2**32,
+    10**30,
+    "0",
+    "",
+)
+TAILS = ("?x=1", "&path=a", "%", "&a=%zz", "/", "?")
+HEADERS = (
+    *(("Range", value) for value in ("bytes=0-", "bytes=-5", "bytes=9-1", "x", "bytes=" + "9" * 40)),
+    *(("Content-Type", value) for value in ("text/plain", names.MEDIA_FRAMES, "", "\xff")),
+    ("Accept", names.MEDIA_FRAMES), ("Expect", "100-continue"), ("Connection", "close"),
+    ("X-Long", "x" * 20_000), (names.HEADER_BOOT_ID, "another"), ("Authorization", "Bearer wrong"),
+)  # fmt: skip
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "get")
 
 
@@ -52,27 +71,14 @@ def some(random: Random) -> Ask:
 
 def spoiled(ask: Ask, random: Random) -> Ask:
     """The same with something wrong at it."""
-    match random.randrange(7):
-        case 0:
-            return ask._replace(method=random.choice(METHODS))
-        case 1:
-            return ask._replace(target=ask.target + random.choice(("?x=1", "&path=a", "%", "&a=%zz", "/", "?")))
-        case 2:
-            return ask._replace(body=mangled(ask.body, random))
-        case 3:
-            header = random.choice((
-                ("Range", random.choice(("bytes=0-", "bytes=-5", "bytes=9-1", "x", "bytes=" + "9" * 40))),
-                ("Content-Type", random.choice(("text/plain", names.MEDIA_FRAMES, "", "\xff"))),
-                ("Accept", names.MEDIA_FRAMES), ("Expect", "100-continue"), ("Connection", "close"),
-                (names.HEADER_BOOT_ID, "another"), ("X-Long", "x" * 20_000),
-            ))  # fmt: skip
-            return ask._replace(headers=(*ask.headers, header))
-        case 4:
-            return ask._replace(chunked=True)
-        case 5:
-            return ask._replace(body=random.randbytes(random.randrange(2000)))
-        case _:
-            return ask._replace(headers=(*ask.headers, ("Authorization", "Bearer wrong")))
+    return random.choice((
+        lambda: ask._replace(method=random.choice(METHODS)),
+        lambda: ask._replace(target=ask.target + random.choice(TAILS)),
+        lambda: ask._replace(body=mangled(ask.body, random)),
+        lambda: ask._replace(body=random.randbytes(random.randrange(2000))),
+        lambda: ask._replace(headers=(*ask.headers, random.choice(HEADERS))),
+        lambda: ask._replace(chunked=True),
+    ))()  # fmt: skip
 
 
 def mangled(body: bytes, random: Random) -> bytes:
@@ -81,7 +87,9 @@ def mangled(body: bytes, random: Random) -> bytes:
     for _ in range(random.randrange(1, 4)):
         if changed:
             changed[random.randrange(len(changed))] = random.randrange(256)
-    return bytes(changed[: random.randrange(len(changed) + 1)] if random.random() < 0.3 else changed)
+    return bytes(
+        changed[: random.randrange(len(changed) + 1)] if random.random() < 0.3 else changed
+    )
 
 
 # --- commands ---
@@ -100,7 +108,9 @@ def spec(random: Random) -> dict[str, object]:
     for name, values in odds.items():
         if random.random() < 0.12:
             value = random.choice(values)  # type: ignore[arg-type]
-            body[name] = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+            body[name] = (
+                value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+            )
     if random.random() < 0.1:
         body["shell"] = random.choice(("echo $0", "exit 3", "cat", "("))
         del body["argv"]
@@ -124,7 +134,9 @@ def execution(random: Random) -> Ask:
 
 def start(random: Random) -> Ask:
     """Start a command that is looked after later."""
-    return Ask("POST", "/v1/processes", (), dumped({"exec_id": random.choice(IDS[:4]), **spec(random)}))
+    return Ask(
+        "POST", "/v1/processes", (), dumped({"exec_id": random.choice(IDS[:4]), **spec(random)})
+    )
 
 
 def process(random: Random) -> Ask:
@@ -149,7 +161,10 @@ def process(random: Random) -> Ask:
 
 def file(random: Random) -> Ask:
     """A file in or out, or away."""
-    path, mode = quote_from_bytes(random.choice(PATHS)), random.choice(("0644", "0", "7777", "8", "17777", ""))
+    path, mode = (
+        quote_from_bytes(random.choice(PATHS)),
+        random.choice(("0644", "0", "7777", "8", "17777", "")),
+    )
     user = random.choice(("root", "ann", "1000", "x", "99999999999999999999", ""))
     return random.choice((
         Ask("GET", f"/v1/files?path={path}"),
@@ -169,7 +184,11 @@ def directory(random: Random) -> Ask:
     if random.random() < 0.5:
         body = {"from": one, "to": two, "replace": random.random() < 0.5}
         return Ask("POST", "/v1/files/move", (), dumped(body))
-    body = {"path": one, "parents": random.random() < 0.5, "mode": random.choice(("0755", "0", "x", None, 7))}
+    body = {
+        "path": one,
+        "parents": random.random() < 0.5,
+        "mode": random.choice(("0755", "0", "x", None, 7)),
+    }
     return Ask("POST", "/v1/files/mkdir", (), dumped(body))
 
 
@@ -182,7 +201,15 @@ def archive(random: Random) -> Ask:
     with tarfile.open(fileobj=out, mode=random.choice(("w", "w:gz"))) as tar:
         for name in random.choices(("a", "d/b", "../c", "/tmp/q", "l/x"), k=3):
             info = tarfile.TarInfo(name)
-            info.type = random.choice((tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE))
+            info.type = random.choice(
+                (
+                    tarfile.REGTYPE,
+                    tarfile.DIRTYPE,
+                    tarfile.SYMTYPE,
+                    tarfile.LNKTYPE,
+                    tarfile.FIFOTYPE,
+                )
+            )
             info.linkname = random.choice(("a", "..", "/tmp"))
             tar.addfile(info)
     body = out.getvalue()
@@ -195,7 +222,11 @@ def archive(random: Random) -> Ask:
 
 def other(random: Random) -> Ask:
     """Handshake, health, and paths that are none."""
-    claim = {"claim_id": random.choice("ab"), "workdir": "/work", random.choice(NAMES): random.choice(VALUES)}
+    claim = {
+        "claim_id": random.choice("ab"),
+        "workdir": "/work",
+        random.choice(NAMES): random.choice(VALUES),
+    }
     return random.choice((
         Ask("GET", "/healthz"), Ask("GET", "/v1/info"), Ask("POST", "/v1/claim", body=dumped(claim)),
         Ask("GET", "/v1/" + "".join(random.choices("/ab.%20?&=", k=8))), Ask("GET", "//v1/info"),
@@ -219,9 +250,15 @@ def encode(ask: Ask) -> bytes:
         headers.append(("Authorization", f"Bearer {TOKEN}"))
     if ask.chunked:
         headers.append(("Transfer-Encoding", "chunked"))
-        body = b"".join(b"%x\r\n%b\r\n" % (len(p), p) for p in (ask.body[:7], ask.body[7:]) if p) + b"0\r\n\r\n"
+        body = (
+            b"".join(b"%x\r\n%b\r\n" % (len(p), p) for p in (ask.body[:7], ask.body[7:]) if p)
+            + b"0\r\n\r\n"
+        )
     else:
         headers.append(("Content-Length", str(len(ask.body))))
         body = ask.body
-    lines = [f"{ask.method} {ask.target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers)]
+    lines = [
+        f"{ask.method} {ask.target} HTTP/1.1",
+        *(f"{name}: {value}" for name, value in headers),
+    ]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body

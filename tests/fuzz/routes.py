@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 import time
-from pathlib import Path
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -16,9 +14,11 @@ from sandman import names
 from sandman.errors import by_reason
 from tests.fuzz import asks
 from tests.fuzz.cage import caged
+from tests.soak.soak import descendants, descriptors_of, resident_kib
 from tests.unit.daemon.harness import wait_until
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
     from tests.unit.daemon.harness import Daemon
@@ -36,7 +36,9 @@ class FindingError(Exception):
     """The daemon did what it must not do; the text has the call."""
 
 
-def run(seed: int, calls: int, seconds: float = float("inf"), say: Callable[[str], None] = print) -> None:
+def run(
+    seed: int, calls: int, seconds: float = float("inf"), say: Callable[[str], None] = print
+) -> None:
     """So many calls, or for so long.
 
     Raises:
@@ -52,51 +54,38 @@ def run(seed: int, calls: int, seconds: float = float("inf"), say: Callable[[str
             connection.call(asks.some(random))
             made += 1
             if made == WARM_CALLS:
-                before = resident_kib(daemon)
+                before = resident_kib(daemon.pid)
         for exec_id in asks.IDS[:6]:
             connection.call(asks.Ask("DELETE", f"/v1/processes/{exec_id}"))
         connection.close()
-        _check_after(daemon, before or resident_kib(daemon), seed)
-        say(f"routes: {made} calls, seed {seed}; VmRSS {before} KiB before, {resident_kib(daemon)} after")
+        _check_after(daemon, before or resident_kib(daemon.pid), seed)
+        say(
+            f"routes: {made} calls, seed {seed}; VmRSS {before} KiB before, {resident_kib(daemon.pid)} after"
+        )
 
 
 def _check_after(daemon: Daemon, before: int, seed: int) -> None:
     info = daemon.client.get("/v1/info").json()
     assert info["boot_id"]
     if not wait_until(lambda: daemon.client.get("/v1/info").json()["running"] == 0, 30):
-        raise FindingError(f"seed {seed}: commands still run: {daemon.client.get('/v1/processes').text}")
+        raise FindingError(
+            f"seed {seed}: commands still run: {daemon.client.get('/v1/processes').text}"
+        )
     if not wait_until(lambda: not zombies_of(daemon.pid), 10):
         raise FindingError(f"seed {seed}: zombies: {zombies_of(daemon.pid)}")
-    if not wait_until(lambda: descriptors_of(daemon) <= 24, 30):
-        raise FindingError(f"seed {seed}: {descriptors_of(daemon)} descriptors are open")
-    if resident_kib(daemon) > before + GROWTH_KIB:
-        raise FindingError(f"seed {seed}: VmRSS {before} KiB before, {resident_kib(daemon)} after")
+    if not wait_until(lambda: descriptors_of(daemon.pid) <= 24, 30):
+        raise FindingError(f"seed {seed}: {descriptors_of(daemon.pid)} descriptors are open")
+    if resident_kib(daemon.pid) > before + GROWTH_KIB:
+        raise FindingError(
+            f"seed {seed}: VmRSS {before} KiB before, {resident_kib(daemon.pid)} after"
+        )
     if faults := [line for line in daemon.lines if "Error" in line or "Traceback" in line]:
         raise FindingError(f"seed {seed}: the daemon's log: {faults[:5]}")
 
 
-def resident_kib(daemon: Daemon) -> int:
-    """The daemon's resident memory."""
-    lines = Path(f"/proc/{daemon.pid}/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1])
-
-
-def descriptors_of(daemon: Daemon) -> int:
-    """How many descriptors it has open."""
-    return len(os.listdir(f"/proc/{daemon.pid}/fd"))
-
-
 def zombies_of(pid: int) -> list[str]:
     """Children of this process that ended and were not waited for."""
-    found = []
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        try:
-            stat = Path(f"/proc/{child}/stat").read_text()
-        except OSError:
-            continue
-        if stat.rpartition(")")[2].split()[0] == "Z":
-            found.append(stat)
-    return found
+    return [stat for stat in descendants(pid) if stat.rpartition(")")[2].split()[0] == "Z"]
 
 
 class Caller:
@@ -127,7 +116,9 @@ class Caller:
         except (h11.RemoteProtocolError, OSError) as error:
             self.close()
             if self._daemon.process.poll() is not None:
-                raise FindingError(f"the daemon ended: {shown(ask)}: {self._daemon.lines[-20:]}") from error
+                raise FindingError(
+                    f"the daemon ended: {shown(ask)}: {self._daemon.lines[-20:]}"
+                ) from error
             if broken_off(ask):
                 return
             raise FindingError(f"no whole answer ({error}): {shown(ask)}") from error
@@ -136,12 +127,11 @@ class Caller:
     def _exchange(self, data: bytes) -> tuple[int, dict[bytes, bytes], bytes]:
         assert self._sock is not None
         reader = h11.Connection(h11.CLIENT)
-        reader.send(h11.Request(method="HEAD" if data.startswith(b"HEAD") else "GET", target="/", headers=[("Host", "x")]))
+        method = "HEAD" if data.startswith(b"HEAD") else "GET"
+        reader.send(h11.Request(method=method, target="/", headers=[("Host", "x")]))
         reader.send(h11.EndOfMessage())
-        try:
+        with suppress(BrokenPipeError, ConnectionResetError):  # it has refused, and says so
             self._sock.sendall(data)
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # it has refused, and says so
         response: h11.Response | None = None
         body = bytearray()
         while True:
@@ -171,7 +161,8 @@ def judge(ask: asks.Ask, status: int, headers: dict[bytes, bytes], body: bytes) 
         raise FindingError(f"status {status}: {shown(ask)}: {body[:500]!r}")
     if status >= 400 and ask.method != "HEAD":
         problem = json.loads(body)
-        if headers[b"content-type"] != names.MEDIA_PROBLEM.encode() or problem["reason"] == "internal":
+        is_problem = headers[b"content-type"] == names.MEDIA_PROBLEM.encode()
+        if not is_problem or problem["reason"] == "internal":
             raise FindingError(f"not a problem of ours: {shown(ask)}: {body[:500]!r}")
     if headers.get(b"content-type") == names.MEDIA_JSON.encode() and ask.method != "HEAD":
         json.loads(body)
