@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from collections import deque
+from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote_from_bytes
 
@@ -14,7 +16,6 @@ from tests.unit.daemon.harness import TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from random import Random
 
 PATHS = (
     b"/work/a", b"/work/b", b"/work/d", b"/work/d/e", b"/work/d/e/f", b"a", b"../tmp/x", b"/work", b"/",
@@ -52,6 +53,20 @@ HEADERS = (
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "get")
 
 
+class Dice(Random):
+    """Chance, and the names that commands got lately."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.names = deque(IDS[:4], maxlen=12)
+
+    def new_name(self) -> str:
+        """Seldom one that was used before."""
+        if self.random() < 0.8:
+            self.names.append(f"n{self.getrandbits(40):x}")
+        return self.choice(self.names)
+
+
 class Ask(NamedTuple):
     """One request. `patience_s`: then the caller goes away, which is no fault of the daemon's."""
 
@@ -63,13 +78,13 @@ class Ask(NamedTuple):
     patience_s: float | None = None
 
 
-def some(random: Random) -> Ask:
+def some(random: Dice) -> Ask:
     """One call."""
     ask = random.choice(KINDS)(random)
     return ask if random.random() < 0.8 else spoiled(ask, random)
 
 
-def spoiled(ask: Ask, random: Random) -> Ask:
+def spoiled(ask: Ask, random: Dice) -> Ask:
     """The same with something wrong at it."""
     return random.choice((
         lambda: ask._replace(method=random.choice(METHODS)),
@@ -95,7 +110,7 @@ def mangled(body: bytes, random: Random) -> bytes:
 # --- commands ---
 
 
-def spec(random: Random) -> dict[str, object]:
+def spec(random: Dice) -> dict[str, object]:
     """A command's members."""
     body: dict[str, object] = {"argv": random.choice(COMMANDS), "timeout_s": 0.5}
     odds = {
@@ -119,7 +134,7 @@ def spec(random: Random) -> dict[str, object]:
     return body
 
 
-def execution(random: Random) -> Ask:
+def execution(random: Dice) -> Ask:
     """Run a command."""
     headers = [("Accept", names.MEDIA_FRAMES)] if random.random() < 0.5 else []
     body = dumped(spec(random))
@@ -132,16 +147,14 @@ def execution(random: Random) -> Ask:
     return Ask("POST", "/v1/exec", tuple(headers), body)
 
 
-def start(random: Random) -> Ask:
+def start(random: Dice) -> Ask:
     """Start a command that is looked after later."""
-    return Ask(
-        "POST", "/v1/processes", (), dumped({"exec_id": random.choice(IDS[:4]), **spec(random)})
-    )
+    return Ask("POST", "/v1/processes", (), dumped({"exec_id": random.new_name(), **spec(random)}))
 
 
-def process(random: Random) -> Ask:
+def process(random: Dice) -> Ask:
     """Something about a command that may be there."""
-    place = "/v1/processes/" + random.choice(IDS)
+    place = "/v1/processes/" + random.choice((*random.names, *random.names, *IDS))
     offset = random.choice(("0", "1", "5", "99999999", "-1", "x", "9" * 18, "9" * 19))
     return random.choice((
         Ask("GET", "/v1/processes"),
@@ -159,7 +172,7 @@ def process(random: Random) -> Ask:
 # --- files ---
 
 
-def file(random: Random) -> Ask:
+def file(random: Dice) -> Ask:
     """A file in or out, or away."""
     path, mode = (
         quote_from_bytes(random.choice(PATHS)),
@@ -178,7 +191,7 @@ def file(random: Random) -> Ask:
     ))  # fmt: skip
 
 
-def directory(random: Random) -> Ask:
+def directory(random: Dice) -> Ask:
     """A change that carries no bytes."""
     one, two = (random.choice(PATHS).decode("utf-8", "surrogateescape") for _ in range(2))
     if random.random() < 0.5:
@@ -192,7 +205,7 @@ def directory(random: Random) -> Ask:
     return Ask("POST", "/v1/files/mkdir", (), dumped(body))
 
 
-def archive(random: Random) -> Ask:
+def archive(random: Dice) -> Ask:
     """A directory in or out."""
     place = "/v1/archive?path=" + quote_from_bytes(random.choice(PATHS))
     if random.random() < 0.3 and "usr" not in place:
@@ -220,7 +233,7 @@ def archive(random: Random) -> Ask:
 # --- the rest ---
 
 
-def other(random: Random) -> Ask:
+def other(random: Dice) -> Ask:
     """Handshake, health, and paths that are none."""
     claim = {
         "claim_id": random.choice("ab"),
@@ -240,7 +253,7 @@ def dumped(body: object) -> bytes:
     return json.dumps(body).encode()
 
 
-KINDS: tuple[Callable[[Random], Ask], ...] = (execution, execution, start, process, process, file, file, directory, archive, other)  # fmt: skip
+KINDS: tuple[Callable[[Dice], Ask], ...] = (execution, execution, start, process, process, file, file, directory, archive, other)  # fmt: skip
 
 
 def encode(ask: Ask) -> bytes:
