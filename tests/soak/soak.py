@@ -15,6 +15,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -186,11 +187,9 @@ def descendants(pid: int) -> list[str]:
     """Direct children with their states, zombies among them. PID 1 inherits all others."""
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            try:
-                found.append(Path(f"/proc/{child}/stat").read_text()[:80])
-            except OSError:
-                continue
+        with suppress(OSError):  # a thread, or a child, that ends meanwhile
+            for child in (task / "children").read_text().split():
+                found.append(Path(f"/proc/{child}/stat").read_text()[:80])  # noqa: PERF401
     return found
 
 
