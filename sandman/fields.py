@@ -5,10 +5,10 @@ Standard library only: the daemon ships this file.
 
 from __future__ import annotations
 
-import base64
-import json
+import binascii
 from typing import TYPE_CHECKING
 
+from sandman import notation
 from sandman.errors import BadRequestError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def load_object(data: bytes) -> dict[str, object]:
         BadRequestError: not JSON, or not an object.
     """
     try:
-        body = json.loads(data)
+        body = notation.loads(data)
     except (ValueError, RecursionError) as error:
         raise BadRequestError(f"the body is not JSON: {error}", field="body") from None
     if not isinstance(body, dict):
@@ -170,7 +170,7 @@ class Fields:
         if encoded is None:
             return None
         try:
-            return base64.b64decode(str(encoded), validate=True)
+            return binascii.a2b_base64(str(encoded), strict_mode=True)
         except ValueError:
             raise self.fail(f"{name}_b64", "base64") from None
 

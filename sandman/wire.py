@@ -10,7 +10,7 @@ EXIT or ERROR tells nothing about the command: the reader must raise OutcomeUnkn
 
 from __future__ import annotations
 
-import base64
+import binascii
 import struct
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -149,7 +149,7 @@ class ExecSpec(NamedTuple):
         if self.env:
             body["env"] = dict(self.env)
         if self.stdin is not None:
-            body["stdin_b64"] = base64.b64encode(self.stdin).decode()
+            body["stdin_b64"] = binascii.b2a_base64(self.stdin, newline=False).decode()
         return body
 
     @classmethod
@@ -291,7 +291,7 @@ def _stream_of(reader: Fields, name: str) -> bytes:
     exact, text = reader.raw(f"{name}_b64"), reader.raw(name)
     try:
         if isinstance(exact, str):
-            return base64.b64decode(exact)
+            return binascii.a2b_base64(exact)
         if text is None:
             return b""
         if isinstance(text, str):
@@ -307,7 +307,7 @@ def _stream_json(name: str, data: bytes) -> dict[str, object]:
     except UnicodeDecodeError:
         return {
             name: data.decode("utf-8", "replace"),
-            f"{name}_b64": base64.b64encode(data).decode(),
+            f"{name}_b64": binascii.b2a_base64(data, newline=False).decode(),
         }
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from sandman._sync.trees import Progress
 
-Info = TypeVar("Info", EntryInfo, TreeInfo)
+Info = TypeVar("Info", EntryInfo, FileInfo, TreeInfo)
 User = str | int | None
 Remote = str | os.PathLike[str]
 """A path in the sandbox: absolute, or relative to the working directory."""

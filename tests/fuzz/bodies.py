@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from daemon import http1, transfers
-from sandman import handles, wire
+from sandman import handles, notation, wire
 from sandman._core import values
 from sandman.errors import BadRequestError, from_problem
 from tests.fuzz.choices import Choices
@@ -39,6 +39,7 @@ def check(data: bytes) -> None:
 
 def body(data: bytes) -> None:
     """Read an object as each of the things that an object can be."""
+    assert outcome(notation.loads, data) == outcome(_library_loads, data)
     try:
         members = wire.load_object(data)
     except BadRequestError:
@@ -78,6 +79,18 @@ def built(choices: Choices) -> dict[str, object]:
 def there_and_back(value: wire.ExecSpec | wire.Claim) -> None:
     """A value that was read is read again from what it writes."""
     assert type(value).from_json(json.loads(json.dumps(value.to_json()))) == value
+
+
+def outcome(read: Callable[[bytes], object], data: bytes) -> str:
+    """What reading gives, or that it is refused."""
+    try:
+        return repr(read(data))
+    except (ValueError, RecursionError):
+        return "refused"
+
+
+def _library_loads(data: bytes) -> object:
+    return json.loads(data.decode("utf-8", "surrogatepass").removeprefix("\ufeff"))
 
 
 def query(data: bytes) -> None:
