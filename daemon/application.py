@@ -1,11 +1,13 @@
-"""All that answers with a token: which part serves which path."""
+"""All that answers with a token: which part serves which path.
+
+What is for files is loaded at the first call that needs it. A placeholder waits for hours without one, and the
+claim of a pod just started waits for what is loaded here.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from daemon.archives import Archives
-from daemon.directories import Directories
 from daemon.drain import Drain
 from daemon.execution import Executions
 from daemon.handles import Handles
@@ -14,14 +16,17 @@ from daemon.processes import Processes
 from daemon.routes import Routes
 from daemon.runner import Runner
 from daemon.state import Sandbox
-from daemon.transfers import Transfers
 from daemon.usage import Meter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from daemon.archives import Archives
     from daemon.config import Config
+    from daemon.directories import Directories
     from daemon.init import Reaper
+    from daemon.routes import Table
+    from daemon.transfers import Transfers
 
 
 def build(
@@ -41,10 +46,7 @@ def build(
     runner = Runner(processes, Drain())
     executions = Executions(processes, runner)
     handles = Handles(processes, runner)
-    files = Transfers(sandbox)
-    directories = Directories(sandbox)
-    archives = Archives(sandbox)
-    table = {
+    table: Table = {
         "/healthz": {},
         "/v1/claim": {"POST": handshake.claim},
         "/v1/info": {"GET": handshake.info},
@@ -55,15 +57,39 @@ def build(
         "/v1/processes/{}/stdin": {"POST": handles.stdin},
         "/v1/processes/{}/signal": {"POST": handles.signal},
         "/v1/files": {
-            "GET": files.get,
-            "HEAD": files.get,
-            "PUT": files.put,
-            "DELETE": files.delete,
+            "GET": lambda exchange: _files(sandbox).get(exchange),
+            "HEAD": lambda exchange: _files(sandbox).get(exchange),
+            "PUT": lambda exchange: _files(sandbox).put(exchange),
+            "DELETE": lambda exchange: _files(sandbox).delete(exchange),
         },
-        "/v1/files/stat": {"GET": directories.stat},
-        "/v1/files/list": {"GET": directories.list},
-        "/v1/files/move": {"POST": directories.move},
-        "/v1/files/mkdir": {"POST": directories.mkdir},
-        "/v1/archive": {"GET": archives.get, "PUT": archives.put},
+        "/v1/files/stat": {"GET": lambda exchange: _directories(sandbox).stat(exchange)},
+        "/v1/files/list": {"GET": lambda exchange: _directories(sandbox).list(exchange)},
+        "/v1/files/move": {"POST": lambda exchange: _directories(sandbox).move(exchange)},
+        "/v1/files/mkdir": {"POST": lambda exchange: _directories(sandbox).mkdir(exchange)},
+        "/v1/archive": {
+            "GET": lambda exchange: _archives(sandbox).get(exchange),
+            "PUT": lambda exchange: _archives(sandbox).put(exchange),
+        },
     }
     return Routes(table, config.token_sha256, sandbox.boot_id)
+
+
+# Each keeps no more than the sandbox, so one may be made for each call.
+
+
+def _files(sandbox: Sandbox) -> Transfers:
+    from daemon.transfers import Transfers  # noqa: PLC0415 - at the first call
+
+    return Transfers(sandbox)
+
+
+def _directories(sandbox: Sandbox) -> Directories:
+    from daemon.directories import Directories  # noqa: PLC0415 - at the first call
+
+    return Directories(sandbox)
+
+
+def _archives(sandbox: Sandbox) -> Archives:
+    from daemon.archives import Archives  # noqa: PLC0415 - at the first call
+
+    return Archives(sandbox)

@@ -22,28 +22,30 @@ import (
 
 func print(values map[string]any) error { return json.NewEncoder(os.Stdout).Encode(values) }
 
-// start starts a program n times and measures until its port takes a connection, and until it answers.
+// start starts a program n times and measures until its port takes a connection, until it says that it
+// lives, and until it answers a call with a token.
 func start(arguments []string) error {
 	options := flag.NewFlagSet("start", flag.ExitOnError)
 	port := options.Int("port", 0, "where it will listen")
+	token := options.String("token", "", "for it")
 	times := options.Int("n", 20, "how often")
 	_ = options.Parse(arguments)
-	var listening, answering []float64
+	var listening, living, ready []float64
 	for range *times {
-		a, b, err := startOnce(options.Args(), *port)
+		a, b, c, err := startOnce(options.Args(), *port, *token)
 		if err != nil {
 			return err
 		}
-		listening, answering = append(listening, a), append(answering, b)
+		listening, living, ready = append(listening, a), append(living, b), append(ready, c)
 	}
-	return print(map[string]any{"listening_ms": listening, "answering_ms": answering})
+	return print(map[string]any{"listening_ms": listening, "living_ms": living, "ready_ms": ready})
 }
 
-func startOnce(program []string, port int) (float64, float64, error) {
+func startOnce(program []string, port int, token string) (float64, float64, float64, error) {
 	command := exec.Command(program[0], program[1:]...)
 	began := time.Now()
 	if err := command.Start(); err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	defer func() {
 		_ = command.Process.Kill()
@@ -54,18 +56,33 @@ func startOnce(program []string, port int) (float64, float64, error) {
 		if err == nil {
 			listening := time.Since(began)
 			defer conn.Close()
-			fmt.Fprint(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
-			if err != nil || response.StatusCode != 200 {
-				return 0, 0, fmt.Errorf("no health: %w", err)
+			reader := bufio.NewReader(conn)
+			if err := get(conn, reader, "/healthz", token); err != nil {
+				return 0, 0, 0, err
 			}
-			return ms(listening), ms(time.Since(began)), nil
+			living := time.Since(began)
+			err := get(conn, reader, "/v1/info", token)
+			return ms(listening), ms(living), ms(time.Since(began)), err
 		}
 		if time.Since(began) > 10*time.Second {
-			return 0, 0, errors.New("it does not listen")
+			return 0, 0, 0, errors.New("it does not listen")
 		}
 		time.Sleep(100 * time.Microsecond)
 	}
+}
+
+func get(conn net.Conn, reader *bufio.Reader, path, token string) error {
+	if _, err := conn.Write(request("GET", path, token, "", 0)); err != nil {
+		return err
+	}
+	response, err := http.ReadResponse(reader, nil)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(io.Discard, response.Body); err != nil || response.StatusCode != 200 {
+		return fmt.Errorf("%s: status %d, %w", path, response.StatusCode, err)
+	}
+	return nil
 }
 
 func address(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }

@@ -31,6 +31,7 @@ func serve([]string) error {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /v1/info", withToken(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "{}") }))
 	mux.HandleFunc("POST /v1/exec", withToken(handleExec))
 	mux.HandleFunc("PUT /v1/files", withToken(handlePut))
 	return http.Serve(listener, mux)

@@ -39,4 +39,4 @@ def test_no_regular_expression_is_compiled_for_a_start(home: Path) -> None:
     argv = [str(home / "bin" / "python3"), "-I", "-S", "-c", script]
     loaded = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
     assert "daemon.handles" in loaded
-    assert not {"re", "json", "base64", "dataclasses", "subprocess"} & set(loaded)
+    assert not {"re", "json", "base64", "contextlib", "dataclasses", "subprocess"} & set(loaded)
