@@ -181,40 +181,50 @@ class Table:
         self.rows.append(f"| {what} | {go:.1f} | {ours:.1f} | {ratio} | {bar} | {verdict} |")
 
 
-def tabulate(go: Series, ours: Series) -> Table:
-    """Medians, and what was promised of them."""
+def best(values: list[float], name: str) -> float:
+    """The least disturbed: the shortest time, the highest rate. Memory is not disturbed."""
+    if name.endswith("_mb"):
+        return statistics.median(values)
+    return min(values) if name.endswith("_ms") else max(values)
+
+
+def tabulate(go: Series, ours: Series, *, is_shared: bool) -> Table:
+    """Medians, or of a machine that others use the best, and what was promised of them."""
     table = Table()
 
-    def medians(name: str) -> tuple[float, float]:
+    def figures(name: str) -> tuple[float, float]:
+        if is_shared:
+            return best(go[name], name), best(ours[name], name)
         return statistics.median(go[name]), statistics.median(ours[name])
 
-    g, o = medians("listening_ms")
+    g, o = figures("listening_ms")
     ok = o <= MAX_LISTENING_MS and o <= MAX_LISTENING_RATIO * g
     bar = f"≤ {MAX_LISTENING_MS:.0f} and ≤ {MAX_LISTENING_RATIO:.0f} of Go's"
     table.add("start to listening, ms", g, o, bar, ok=ok)
-    table.add("start to a sign of life, ms", *medians("living_ms"))
-    table.add("start to a call with a token, ms", *medians("ready_ms"))
-    g, o = medians("pss_mb")
+    table.add("start to a sign of life, ms", *figures("living_ms"))
+    table.add("start to a call with a token, ms", *figures("ready_ms"))
+    g, o = figures("pss_mb")
     table.add(f"PSS of each of {INSTANCES}, MB", g, o, f"≤ {MAX_PSS_MB:.0f}", ok=o <= MAX_PSS_MB)
-    table.add("the same after commands, MB", *medians("pss_used_mb"))
+    table.add("the same after commands, MB", *figures("pss_used_mb"))
     for concurrency in (1, 16):
-        g, o = medians(f"exec_{concurrency}")
+        g, o = figures(f"exec_{concurrency}")
         ok = o >= MIN_EXEC_RATIO * g
         bar = f"≥ {MIN_EXEC_RATIO} of Go's"
         table.add(f"`/bin/true`, {concurrency} at once, per s", g, o, bar, ok=ok)
-        table.add("the same, median ms", *medians(f"exec_{concurrency}_ms"))
+        table.add("the same, median ms", *figures(f"exec_{concurrency}_ms"))
     streams = {"upload": "upload of one file, MB/s", "output": "output as frames, MB/s"}
     for name, what in streams.items():
-        g, o = medians(name)
+        g, o = figures(name)
         table.add(what, g, o, f"≥ {MIN_MB_PER_S:.0f}", ok=o >= MIN_MB_PER_S)
     return table
 
 
-def show(table: Table, rounds: int, load: float) -> None:
+def show(table: Table, options: argparse.Namespace, load: float) -> None:
     """As Markdown, to be pasted."""
     machine = f"{os.cpu_count()} cores, Linux {platform.release()}, load average {load:.1f} before"
-    command = f"python -m benchmarks.daemon --rounds {rounds}"
-    print(f"`{command}`, {datetime.now(UTC):%Y-%m-%d}, medians, interleaved; {machine}:\n")
+    command = f"python -m benchmarks.daemon --rounds {options.rounds}{' --shared' * options.shared}"
+    kind = "the best of each" if options.shared else "medians"
+    print(f"`{command}`, {datetime.now(UTC):%Y-%m-%d}, {kind}, interleaved; {machine}:\n")
     print("| | Go | Sandman | ratio | bar | |\n|---|---|---|---|---|---|")
     print("\n".join(table.rows))
     print(f"\nbars missed: {', '.join(table.missed) or 'none'}")
@@ -235,6 +245,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=EXEC_S, help="of each load of commands")
     parser.add_argument("--bytes", type=int, default=STREAM_BYTES, help="of each stream")
+    parser.add_argument(
+        "--shared", action="store_true", help="others use this machine: the best counts"
+    )
     options = parser.parse_args()
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="bench-daemon-") as scratch:
@@ -252,7 +265,7 @@ def main() -> int:
                 measure_memory(program, series)
                 measure_load(program, series, options.seconds, options.bytes)
         tree.remove(home)
-    show(tabulate(both[0][1], both[1][1]), options.rounds, load)
+    show(tabulate(both[0][1], both[1][1], is_shared=options.shared), options, load)
     return 0
 
 
