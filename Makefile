@@ -33,8 +33,9 @@ lock: setup ## resolve the dependencies anew; hashes, and no word of where they 
 	$(PY) -m pip install --quiet --disable-pip-version-check uv
 	$(call compile,$(OURS)) --output-file requirements.lock
 	$(call compile,$(OURS)) --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	$(call compile,--group fuzz) --output-file requirements-fuzz.lock
 	$(call compile,$(INSPECT).in) --output-file $(INSPECT).lock
-	! grep -nE '://|^ *-(i|f|-index|-extra-index|-find)' requirements.lock requirements-dev.lock $(INSPECT).lock
+	! grep -nE '://|^ *-(i|f|-index|-extra-index|-find)' requirements*.lock $(INSPECT).lock
 
 OURS := pyproject.toml --extra service
 INSPECT := tests/conformance/inspect
@@ -44,6 +45,10 @@ compile = $(PY) -m uv pip compile $(1) --universal --python-version 3.11 \
 # What ruff does not see: a yield inside a nursery (101, 119), an await that cancellation cuts short in a
 # `finally` (102), a swallowed cancellation (103), and, but in test doubles, async generators (900).
 ASYNC := ASYNC101,ASYNC102,ASYNC103,ASYNC119
+
+$(VENV)/.fuzz: requirements-fuzz.lock $(VENV)/.locked
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement $<
+	touch $@
 
 .PHONY: lint
 lint: setup ## everything that reads the code without running it
@@ -119,6 +124,21 @@ images: setup ## build the images and push them to REGISTRY
 .PHONY: bench
 bench: cluster-up ## warm, swap and new pods side by side on the test cluster
 	$(PY) -m tests.cluster.bench
+
+.PHONY: bench-daemon
+bench-daemon: setup ## the daemon beside one in Go: start, memory, commands, streams
+	$(PY) -m benchmarks.daemon
+
+# Minutes for all fuzzers together; CI takes a quarter of one.
+FUZZ_MINUTES ?= 30
+
+.PHONY: fuzz
+fuzz: setup $(VENV)/.fuzz ## fuzz what reads bytes from elsewhere, FUZZ_MINUTES long
+	$(PY) -m tests.fuzz --minutes $(FUZZ_MINUTES)
+
+.PHONY: soak
+soak: setup ## 10,000 commands that leave orphans, and 50 long outputs, to one daemon as PID 1
+	$(PY) -m tests.soak
 
 .PHONY: clean
 clean: ## what was built here; caches below ~/.cache stay

@@ -1,28 +1,33 @@
-"""All that answers with a token: which part serves which path."""
+"""All that answers with a token: which part serves which path.
+
+Only what a claim needs is loaded at the start: the caller of a swap waits for it. The rest is loaded at the first
+call that needs it, and a placeholder waits for hours without one.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from daemon.archives import Archives
-from daemon.directories import Directories
-from daemon.drain import Drain
-from daemon.execution import Executions
-from daemon.handles import Handles
 from daemon.handshake import Handshake
 from daemon.processes import Processes
 from daemon.routes import ANY, PORTS, Later, Routes
-from daemon.runner import Runner
 from daemon.state import Sandbox
-from daemon.transfers import Transfers
 from daemon.usage import Meter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from daemon.archives import Archives
     from daemon.config import Config
+    from daemon.directories import Directories
+    from daemon.execution import Executions
+    from daemon.handles import Handles
     from daemon.init import Reaper
+    from daemon.ports import Ports
     from daemon.routes import Handler
+    from daemon.runner import Runner
+    from daemon.sessions import Sessions
+    from daemon.transfers import Transfers
 
 
 def build(
@@ -39,54 +44,95 @@ def build(
     sandbox = Sandbox(environment, workdir)
     processes = Processes(sandbox, reaper, Meter())
     handshake = Handshake(sandbox, processes)
-    runner = Runner(processes, Drain())
-    executions = Executions(processes, runner)
-    handles = Handles(processes, runner)
-    files = Transfers(sandbox)
-    directories = Directories(sandbox)
-    archives = Archives(sandbox)
+    runner = Later(lambda: _runner(processes))
+    executions = Later(lambda: _executions(processes, runner.made()))
+    handles = Later(lambda: _handles(processes, runner.made()))
+    files = Later(lambda: _files(sandbox))
+    directories = Later(lambda: _directories(sandbox))
+    archives = Later(lambda: _archives(sandbox))
     sessions = Later(lambda: _sessions(processes))
     ports = Later(lambda: _ports(config.port))
     table: dict[str, dict[str, Handler]] = {
         "/healthz": {},
         "/v1/claim": {"POST": handshake.claim},
         "/v1/info": {"GET": handshake.info},
-        "/v1/exec": {"POST": executions.run},
-        "/v1/processes": {"GET": handles.list, "POST": handles.start},
-        "/v1/processes/{}": {"GET": handles.get, "DELETE": handles.kill},
-        "/v1/processes/{}/output": {"GET": handles.output},
-        "/v1/processes/{}/stdin": {"POST": handles.stdin},
-        "/v1/processes/{}/signal": {"POST": handles.signal},
-        "/v1/processes/{}/terminal": {"GET": handles.terminal},
-        "/v1/processes/{}/resize": {"POST": handles.resize},
+        "/v1/exec": {"POST": executions.to("run")},
+        "/v1/processes": {"GET": handles.to("list"), "POST": handles.to("start")},
+        "/v1/processes/{}": {"GET": handles.to("get"), "DELETE": handles.to("kill")},
+        "/v1/processes/{}/output": {"GET": handles.to("output")},
+        "/v1/processes/{}/stdin": {"POST": handles.to("stdin")},
+        "/v1/processes/{}/signal": {"POST": handles.to("signal")},
+        "/v1/processes/{}/terminal": {"GET": handles.to("terminal")},
+        "/v1/processes/{}/resize": {"POST": handles.to("resize")},
         "/v1/sessions": {"GET": sessions.to("list"), "POST": sessions.to("start")},
         "/v1/sessions/{}": {"GET": sessions.to("get"), "DELETE": sessions.to("close")},
         "/v1/sessions/{}/run": {"POST": sessions.to("run")},
         "/v1/sessions/{}/input": {"POST": sessions.to("input")},
         "/v1/sessions/{}/interrupt": {"POST": sessions.to("interrupt")},
         "/v1/files": {
-            "GET": files.get,
-            "HEAD": files.get,
-            "PUT": files.put,
-            "DELETE": files.delete,
+            "GET": files.to("get"),
+            "HEAD": files.to("get"),
+            "PUT": files.to("put"),
+            "DELETE": files.to("delete"),
         },
-        "/v1/files/stat": {"GET": directories.stat},
-        "/v1/files/list": {"GET": directories.list},
-        "/v1/files/move": {"POST": directories.move},
-        "/v1/files/mkdir": {"POST": directories.mkdir},
-        "/v1/archive": {"GET": archives.get, "PUT": archives.put},
+        "/v1/files/stat": {"GET": directories.to("stat")},
+        "/v1/files/list": {"GET": directories.to("list")},
+        "/v1/files/move": {"POST": directories.to("move")},
+        "/v1/files/mkdir": {"POST": directories.to("mkdir")},
+        "/v1/archive": {"GET": archives.to("get"), "PUT": archives.to("put")},
         PORTS: {ANY: ports.to("call")},
     }
     return Routes(table, config.token_sha256, sandbox.boot_id)
 
 
-def _sessions(processes: Processes) -> object:
-    from daemon.sessions import Sessions  # noqa: PLC0415 - see `Later`
+# Each imports what few sandboxes need, or what all need a moment later: see `Later`.
+# ruff: noqa: PLC0415
+
+
+def _runner(processes: Processes) -> Runner:
+    from daemon.drain import Drain
+    from daemon.runner import Runner
+
+    return Runner(processes, Drain())
+
+
+def _executions(processes: Processes, runner: Runner) -> Executions:
+    from daemon.execution import Executions
+
+    return Executions(processes, runner)
+
+
+def _handles(processes: Processes, runner: Runner) -> Handles:
+    from daemon.handles import Handles
+
+    return Handles(processes, runner)
+
+
+def _files(sandbox: Sandbox) -> Transfers:
+    from daemon.transfers import Transfers
+
+    return Transfers(sandbox)
+
+
+def _directories(sandbox: Sandbox) -> Directories:
+    from daemon.directories import Directories
+
+    return Directories(sandbox)
+
+
+def _archives(sandbox: Sandbox) -> Archives:
+    from daemon.archives import Archives
+
+    return Archives(sandbox)
+
+
+def _sessions(processes: Processes) -> Sessions:
+    from daemon.sessions import Sessions
 
     return Sessions(processes)
 
 
-def _ports(own_port: int) -> object:
-    from daemon.ports import Ports  # noqa: PLC0415 - see `Later`
+def _ports(own_port: int) -> Ports:
+    from daemon.ports import Ports
 
     return Ports(own_port)

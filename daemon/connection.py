@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from daemon import config, http1
 from daemon.exchange import CallerGoneError, Exchange, Scratch, linger, receive
-from sandman import names
+from sandman import names, notation
 from sandman.errors import BadRequestError
 
 if TYPE_CHECKING:
@@ -81,9 +81,7 @@ class Connection:
 
     def _refuse(self, error: BadRequestError) -> None:
         """Answer what cannot be understood; nothing after it can be, either."""
-        from json import dumps  # noqa: PLC0415 - not needed to listen
-
-        body = dumps(error.problem()).encode()
+        body = notation.dumps(error.problem(), ascii_only=True).encode()
         headers = [("Content-Type", names.MEDIA_PROBLEM), ("Connection", "close")]
         headers.append(("Content-Length", str(len(body))))
         exchange = Exchange(self._sock, http1.Head("GET", "/", "", {}, 0, keep_alive=False))

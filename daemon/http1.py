@@ -81,7 +81,8 @@ def parse_head(head: bytes) -> Head:
     expect = headers.get("expect", "100-continue")
     if expect.lower() != "100-continue":
         raise BadRequestError(f"unknown expectation {expect!r}")
-    options = [o.strip().lower() for o in headers.get("connection", "").split(",")]
+    # Not a plain strip(): in Latin-1 that would take bytes away which others keep.
+    options = [o.strip(" \t").lower() for o in headers.get("connection", "").split(",")]
     keep_alive = version == b"HTTP/1.1" and "close" not in options
     modern = version == b"HTTP/1.1"
     return Head(method, path, query, headers, _length(headers, version), keep_alive, modern)
@@ -170,7 +171,7 @@ class LengthDecoder:
 
 
 class ChunkedDecoder:
-    """A chunked body (RFC 9112 7.1). Extensions and trailers are read and dropped."""
+    """A chunked body (RFC 9112 7.1). Extensions and trailers are checked and dropped."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -228,7 +229,9 @@ class ChunkedDecoder:
         line = self._line()
         if line is None:
             return None
-        digits = line.partition(b";")[0].rstrip(b" \t")
+        digits, extension, _ = line.partition(b";")
+        if not extension:
+            digits = digits.rstrip(b" \t")
         if not digits or len(digits) > 15 or digits.translate(None, _HEX):
             raise BadRequestError("a chunk's size is not a hexadecimal number")
         self._missing = int(digits, 16)
@@ -261,6 +264,8 @@ class ChunkedDecoder:
         self._trailer_bytes += len(line)
         if self._trailer_bytes > _MAX_LINE:
             raise BadRequestError("the trailers are too long")
+        if line and not _headers([line]).keys().isdisjoint(_ONCE):
+            raise BadRequestError("a trailer that would frame or authorise the request")
         self.is_done = not line
         return b""
 

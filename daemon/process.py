@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from daemon import tree, usage
@@ -13,6 +12,7 @@ from sandman.handles import ENDED, RUNNING, ProcessInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import TracebackType
 
     from daemon.init import Ended
     from daemon.ptys import TerminalInput
@@ -148,25 +148,28 @@ class Process:
 
     # --- readers ---
 
-    @contextmanager
-    def attended(self, reader: Reader) -> Iterator[None]:
+    def attended(self, reader: Reader) -> Attendance:
         """Somebody reads. The latest to come sets the pace, also for a while after it is gone.
 
         An earlier one may be a connection that broke and does not know it yet: it must not hold the
         command up.
         """
+        return Attendance(self, reader)
+
+    def join(self, reader: Reader) -> None:
+        """A reader has come."""
         with self._lock:
             self._readers.append(reader)
             self._lead = reader.cursors
         self.nudge()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._readers.remove(reader)
-                self._lonely_since = time.monotonic()
-                os.close(reader.wake)
-            self.nudge()
+
+    def part(self, reader: Reader) -> None:
+        """A reader has gone."""
+        with self._lock:
+            self._readers.remove(reader)
+            self._lonely_since = time.monotonic()
+            os.close(reader.wake)
+        self.nudge()
 
     def lead(self, cursors: Cursors | None) -> None:
         """The reader that the owner serves itself sets the pace."""
@@ -261,6 +264,27 @@ class Process:
 
     def __repr__(self) -> str:
         return f"<Process {self.exec_id} pid={self.pid} ended={self.end is not None}>"
+
+
+class Attendance:
+    """While somebody reads. A class of its own: `contextlib` would be loaded for it alone, at each start."""
+
+    __slots__ = ("_process", "_reader")
+
+    def __init__(self, process: Process, reader: Reader) -> None:
+        self._process = process
+        self._reader = reader
+
+    def __enter__(self) -> None:
+        self._process.join(self._reader)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._process.part(self._reader)
 
 
 def iter_open(process: Process) -> Iterator[Stream]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import select
 import time
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from daemon import config, http1
 from daemon.exchange import CallerGoneError, Response
 from daemon.process import ROOM_BYTES
-from sandman import names, wire
+from sandman import names, notation, wire
 from sandman.handles import STREAMS, Gap
 
 if TYPE_CHECKING:
@@ -32,9 +31,9 @@ _KINDS = {"stdout": wire.STDOUT, "stderr": wire.STDERR}
 def dump(document: Mapping[str, object]) -> bytes:
     """JSON as UTF-8; bytes that are none, in a path, as escaped surrogates."""
     try:
-        return json.dumps(document, ensure_ascii=False).encode()
+        return notation.dumps(document).encode()
     except UnicodeEncodeError:
-        return json.dumps(document).encode()
+        return notation.dumps(document, ascii_only=True).encode()
 
 
 class Reply:

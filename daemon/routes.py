@@ -20,6 +20,7 @@ from sandman.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Any
 
     from daemon.exchange import Exchange
 
@@ -87,21 +88,25 @@ class Routes:
 
 
 class Later:
-    """Handlers that are made at the first call: what they import need not slow down each start."""
+    """A part with handlers that is made at the first call: what it imports need not slow down each start."""
 
-    def __init__(self, make: Callable[[], object]) -> None:
+    def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
-        self._made: object = None
+        self._made: Any = None
         self._lock = threading.Lock()
 
+    def made(self) -> Any:  # noqa: ANN401 - whatever `make` makes
+        """The part itself."""
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
     def to(self, name: str) -> Handler:
-        """The handler of that name."""
+        """Its handler of that name."""
 
         def handle(exchange: Exchange) -> None:
-            with self._lock:
-                if self._made is None:
-                    self._made = self._make()
-            getattr(self._made, name)(exchange)
+            getattr(self.made(), name)(exchange)
 
         return handle
 

@@ -87,10 +87,13 @@ def _rows(path: str, width: int) -> Iterator[list[str]]:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError:
         return
+    # A FIFO would hold up the command's start for ever, a device never end, a directory raise.
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        return
     with open(fd, "rb", buffering=0) as file:
-        # A FIFO would hold up the command's start for ever, and a device never end.
-        data = file.read(_MAX_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
-    for line in (data or b"").decode("utf-8", "surrogateescape").split("\n"):
+        data = file.read(_MAX_BYTES) or b""
+    for line in data.decode("utf-8", "surrogateescape").split("\n"):
         fields = line.split(":")
         if len(fields) == width:
             yield fields

@@ -5,10 +5,10 @@ Standard library only: the daemon ships this file.
 
 from __future__ import annotations
 
-import base64
-import json
+import binascii
 from typing import TYPE_CHECKING
 
+from sandman import notation
 from sandman.errors import BadRequestError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def load_object(data: bytes) -> dict[str, object]:
         BadRequestError: not JSON, or not an object.
     """
     try:
-        body = json.loads(data)
+        body = notation.loads(data)
     except (ValueError, RecursionError) as error:
         raise BadRequestError(f"the body is not JSON: {error}", field="body") from None
     if not isinstance(body, dict):
@@ -123,6 +123,15 @@ class Fields:
             raise self.fail(name, f"a whole number from {least} to {most}")
         return value
 
+    def amount(self, name: str) -> float | None:
+        """A number that was measured, 0 or more, or None."""
+        value = self.raw(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e15:
+            raise self.fail(name, "a number of 0 or more")
+        return float(value)
+
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
         """One of the strings; the first is the default."""
         value = self.raw(name)
@@ -161,7 +170,7 @@ class Fields:
         if encoded is None:
             return None
         try:
-            return base64.b64decode(str(encoded), validate=True)
+            return binascii.a2b_base64(str(encoded), strict_mode=True)
         except ValueError:
             raise self.fail(f"{name}_b64", "base64") from None
 

@@ -10,7 +10,7 @@ EXIT or ERROR tells nothing about the command: the reader must raise OutcomeUnkn
 
 from __future__ import annotations
 
-import base64
+import binascii
 import struct
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -105,6 +105,7 @@ DEFAULT_OUTPUT_LIMIT = 10 * 1024 * 1024
 MAX_OUTPUT_LIMIT = 64 * 1024 * 1024
 TERM_GRACE_S = 5.0
 """Seconds from TERM to KILL when a command is timed out or cancelled."""
+_MOST = 2**63 - 1
 MAX_ATTACHED_GRACE_S = 300.0
 """What shall outlive its reader for longer is a detached command."""
 
@@ -153,7 +154,7 @@ class ExecSpec(NamedTuple):
         if self.env:
             body["env"] = dict(self.env)
         if self.stdin is not None:
-            body["stdin_b64"] = base64.b64encode(self.stdin).decode()
+            body["stdin_b64"] = binascii.b2a_base64(self.stdin, newline=False).decode()
         if self.terminal is not None:
             body["terminal"] = self.terminal.to_json()
         return body
@@ -270,13 +271,57 @@ class ExecResult(NamedTuple):
 
     @classmethod
     def from_json(cls, body: Mapping[str, object]) -> Self:
-        """Parse a result; members that this version does not know are passed over."""
-        values = {name: body[name] for name in cls._fields if name in body}
-        for name in ("stdout", "stderr"):
-            exact = body.get(f"{name}_b64")
-            text = body.get(name, "")
-            values[name] = base64.b64decode(exact) if isinstance(exact, str) else str(text).encode()
-        return cls(**values)  # type: ignore[arg-type]
+        """Parse a result; members that this version does not know are passed over.
+
+        Raises:
+            BadRequestError: what answered is no result; it names the member at fault.
+        """
+        reader = Fields(body)
+        if reader.raw("exit_code") is None:
+            raise reader.fail("exit_code", "a whole number")
+        return cls(
+            exit_code=reader.count("exit_code", 0, 255),
+            signal=reader.count("signal", 0, 127) if _has(body, "signal") else None,
+            timed_out=reader.flag("timed_out"),
+            abandoned=reader.flag("abandoned"),
+            start_error=reader.text("start_error"),
+            stdout=_stream_of(reader, "stdout"),
+            stderr=_stream_of(reader, "stderr"),
+            stdout_bytes=reader.count("stdout_bytes", 0, _MOST),
+            stderr_bytes=reader.count("stderr_bytes", 0, _MOST),
+            stdout_truncated=reader.flag("stdout_truncated"),
+            stderr_truncated=reader.flag("stderr_truncated"),
+            oom_killed=reader.flag("oom_killed") if _has(body, "oom_killed") else None,
+            wall_s=reader.amount("wall_s") or 0.0,
+            cpu_s=reader.amount("cpu_s"),
+            peak_memory_bytes=(
+                reader.count("peak_memory_bytes", 0, _MOST)
+                if _has(body, "peak_memory_bytes")
+                else None
+            ),
+            throttled_s=reader.amount("throttled_s"),
+            exec_id=reader.text("exec_id") or "",
+            boot_id=reader.text("boot_id") or "",
+        )
+
+
+def _has(body: Mapping[str, object], name: str) -> bool:
+    return body.get(name) is not None
+
+
+def _stream_of(reader: Fields, name: str) -> bytes:
+    """The exact bytes where they are given beside the text."""
+    exact, text = reader.raw(f"{name}_b64"), reader.raw(name)
+    try:
+        if isinstance(exact, str):
+            return binascii.a2b_base64(exact)
+        if text is None:
+            return b""
+        if isinstance(text, str):
+            return text.encode()
+    except ValueError:
+        pass
+    raise reader.fail(name, "text, or base64 beside it")
 
 
 def _stream_json(name: str, data: bytes) -> dict[str, object]:
@@ -285,7 +330,7 @@ def _stream_json(name: str, data: bytes) -> dict[str, object]:
     except UnicodeDecodeError:
         return {
             name: data.decode("utf-8", "replace"),
-            f"{name}_b64": base64.b64encode(data).decode(),
+            f"{name}_b64": binascii.b2a_base64(data, newline=False).decode(),
         }
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from sandman._async.trees import Progress
 
-Info = TypeVar("Info", EntryInfo, TreeInfo)
+Info = TypeVar("Info", EntryInfo, FileInfo, TreeInfo)
 User = str | int | None
 Remote = str | os.PathLike[str]
 """A path in the sandbox: absolute, or relative to the working directory."""
@@ -269,7 +269,7 @@ class Files:
         answer = await self._transport.json(call)
         try:
             return [EntryInfo.from_json(entry) for entry in answer["entries"]]  # type: ignore[index]
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             raise faults.not_understood("a listing", answer) from None
 
     async def move(
@@ -329,10 +329,7 @@ class Files:
         )
         call.headers = {"content-type": names.MEDIA_BYTES}
         call.body = body
-        answer = await self._transport.json(call)
-        if not isinstance(answer, dict):
-            raise faults.not_understood("a file", answer)
-        info = FileInfo.from_json(answer)
+        info = await self._parsed(call, FileInfo)
         if info.sha256 != body.sha256.hexdigest():
             raise faults.altered(os.fspath(path), self._sandbox)
         return info

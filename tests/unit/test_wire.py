@@ -107,11 +107,17 @@ results = st.builds(
     start_error=st.none() | st.sampled_from(["not_found", "not_executable"]),
     stdout=st.binary(max_size=60),
     stderr=st.binary(max_size=60),
-    stdout_bytes=st.integers(0),
+    stdout_bytes=st.integers(0, 2**63 - 1),
+    stderr_bytes=st.integers(0, 2**63 - 1),
+    stdout_truncated=st.booleans(),
+    stderr_truncated=st.booleans(),
     oom_killed=st.none() | st.booleans(),
     wall_s=st.floats(0, 1e6),
     cpu_s=st.none() | st.floats(0, 1e6),
+    peak_memory_bytes=st.none() | st.integers(0, 2**63 - 1),
+    throttled_s=st.none() | st.floats(0, 1e6),
     exec_id=st.text("abc"),
+    boot_id=st.text("abc"),
 )
 
 
@@ -272,3 +278,14 @@ def test_a_resize_names_both_rows_and_columns() -> None:
     assert terminal.parse_size({"rows": 1, "cols": 2}) == (1, 2)
     with pytest.raises(BadRequestError, match="cols"):
         terminal.parse_size({"rows": 1})
+
+
+@pytest.mark.parametrize(
+    "member",
+    [{"exit_code": None}, {"exit_code": "0"}, {"exit_code": True}, {"exit_code": 256}, {"signal": []},
+     {"timed_out": 1}, {"stdout": 1}, {"stdout": "\ud800"}, {"stdout_b64": "a"}, {"stdout_b64": "é"},
+     {"stderr_bytes": -1}, {"wall_s": float("nan")}, {"cpu_s": -1}, {"oom_killed": 0}, {"exec_id": {}}],
+)  # fmt: skip
+def test_fuzzed_result_of_a_daemon_that_lies_is_an_error_of_ours(member: dict[str, object]) -> None:
+    with pytest.raises(BadRequestError):
+        wire.ExecResult.from_json({"exit_code": 0, **member})

@@ -58,7 +58,7 @@ def test_no_head_breaks_the_parser(data: bytes) -> None:
 @given(st.lists(st.binary(max_size=50)), st.lists(st.integers(0, 10**6), max_size=20), st.binary())
 def test_chunks_at_any_split(chunks: list[bytes], cuts: list[int], rest: bytes) -> None:
     body = b"".join(http1.encode_chunk(chunk) for chunk in chunks if chunk)
-    body += b"0 ; ext=1\r\nTrailer: x\r\n\r\n" + rest
+    body += b"0; ext=1\r\nTrailer: x\r\n\r\n" + rest
     decoder = http1.ChunkedDecoder()
     out, over = b"", b""
     for piece in split(body, cuts):
@@ -111,3 +111,26 @@ def test_queries() -> None:
     for bad in ("a=1&a=2", "a=%1", "a=%", "%g1=x"):
         with pytest.raises(BadRequestError):
             http1.parse_query(bad)
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [b"0\r\nno trailer\r\n\r\n", b"0\r\nX-Sum : 1\r\n\r\n", b"0\r\n : 1\r\n\r\n",
+     b"0\r\nContent-Length: 5\r\n\r\n", b"0\r\nAuthorization: Bearer t\r\n\r\n",
+     b"0\r\nX: 1\r\n folded\r\n\r\n", b"1 ;a=b\r\nx\r\n0\r\n\r\n"],
+)  # fmt: skip
+def test_fuzzed_framing_that_another_reader_refuses_is_refused(framing: bytes) -> None:
+    with pytest.raises(BadRequestError):
+        http1.ChunkedDecoder().feed(framing)
+
+
+def test_fuzzed_trailers_and_blanks_that_others_take_are_taken() -> None:
+    decoder = http1.ChunkedDecoder()
+    assert decoder.feed(b"2 \t\r\nab\r\n0;x y\r\nX-Sum:\t1 \r\n\r\nnext") == [b"ab"]
+    assert (decoder.is_done, decoder.rest) == (True, b"next")
+
+
+@pytest.mark.parametrize("option", ["\x85close", "close\xa0"])
+def test_fuzzed_option_with_latin_1_blanks_is_no_close(option: str) -> None:
+    head = f"GET / HTTP/1.1\r\nHost: x\r\nConnection: {option}".encode("latin-1")
+    assert http1.parse_head(head).keep_alive

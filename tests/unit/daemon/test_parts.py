@@ -90,6 +90,15 @@ def test_files_of_users_that_are_none_hold_nobody_up(
     assert users.find(7).name == "7"
 
 
+def test_fuzzed_passwd_that_is_a_directory_holds_nobody_and_no_descriptor(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(users, "PASSWD", str(tmp_path))
+    before = names_in("/proc/self/fd")
+    assert users.find(7).name == "7"
+    assert len(names_in("/proc/self/fd")) == len(before)
+
+
 def row(pid: int, parent: int, session: int = 1, born: float = 100.0) -> tree.Row:
     """A process."""
     return tree.Row(pid, parent, session, born)

@@ -476,6 +476,7 @@ def test_26_signals_to_the_leader_or_to_all(daemon: Daemon, mark: str) -> None:
     script = f"setsid sh -c 'sleep 60; : {mark}' & trap '' TERM; echo up; wait; wait"
     begin(daemon, shell=script, exec_id="tree")
     assert wait_until(lambda: processes_with(mark))
+    assert wait_until(lambda: ask(daemon, "tree").stdout_bytes)  # its trap is set
     call(daemon, "POST", "/tree/signal", json={"signal": "TERM"})
     time.sleep(0.1)
     assert ask(daemon, "tree").state == "running"

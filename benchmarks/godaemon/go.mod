@@ -1,0 +1,3 @@
+module godaemon
+
+go 1.26

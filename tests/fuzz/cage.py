@@ -1,0 +1,62 @@
+"""A daemon that may be asked for anything: PID 1 of a root directory of its own, the rest read-only.
+
+It runs as root and is asked to remove `/`, among other things. So it sees this machine's programs
+and libraries mounted read-only, a few devices, and directories in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tests.unit.daemon import harness
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SETUP = r"""
+set -eu
+root=$1 repository=$2 python=$3
+shift 3
+mount -t tmpfs -o mode=755,size=256m fuzz "$root"
+mkdir "$root/usr" "$root/proc" "$root/dev" "$root/tmp" "$root/work" "$root/etc"
+mount --bind /usr "$root/usr"
+mount -o remount,ro,bind "$root/usr"
+for name in bin sbin lib lib64; do
+    if [ -L "/$name" ]; then cp -P "/$name" "$root/$name"; fi
+done
+for place in "$repository" "$python"; do
+    mkdir -p "$root$place"
+    mount --bind "$place" "$root$place"
+    mount -o remount,ro,bind "$root$place"
+done
+mount -t proc -o ro proc "$root/proc"
+mknod -m 666 "$root/dev/null" c 1 3
+mknod -m 666 "$root/dev/zero" c 1 5
+mkfifo "$root/work/fifo"
+echo 'root:x:0:0::/root:/bin/sh
+ann:x:1000:1000::/home/ann:/bin/sh' >"$root/etc/passwd"
+chmod 1777 "$root/tmp" "$root/work"
+cd "$repository"
+exec env -i "PATH=$PATH" "PYTHONPATH=$PYTHONPATH" "SANDMAN_PORT=$SANDMAN_PORT" \
+    "SANDMAN_TOKEN_SHA256=$SANDMAN_TOKEN_SHA256" chroot "$root" sh -c 'cd /work; exec "$@"' sh "$@"
+"""
+_OWN_NAMESPACES = ("unshare", "--pid", "--fork", "--mount", "--kill-child")
+
+
+@contextmanager
+def caged() -> Iterator[harness.Daemon]:
+    """A daemon on this checkout's sources, to be asked for anything. Needs root."""
+    # The interpreter itself, since the virtual environment's link may lead out of what is mounted.
+    python = os.path.realpath(sys.executable)
+    with tempfile.TemporaryDirectory(prefix="fuzz-root-") as root:
+        places = (root, str(harness.ROOT), sys.base_prefix)
+        prefix = (*_OWN_NAMESPACES, "sh", "-c", _SETUP, "sh", *places)
+        running = harness.start(*prefix, program=(python, "-m", "daemon", "serve"))
+        try:
+            yield running
+        finally:
+            running.stop()
