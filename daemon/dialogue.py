@@ -85,6 +85,7 @@ class Dialogue:
         if self._log is not None:
             self._aside.append(self._log.kept)
         self._log = OutputLog(spec.output_limit)
+        self._mark = b""
         self._watch(spec)
         self._terminal.reset()
 
@@ -100,20 +101,23 @@ class Dialogue:
 
     def _watch(self, spec: TurnSpec) -> None:
         self._expect = tuple(t.encode("utf-8", "surrogateescape") for t in spec.expect)
-        self._scanner.look_for(self._expect)
+        self._look()
+
+    def _look(self) -> None:
+        self._scanner.look_for((self._mark, *self._expect) if self._mark else self._expect)
 
     def look_for(self, mark: bytes) -> None:
         """The end of the command's output."""
         self._note()
         self._mark = mark
-        self._scanner.look_for((mark, *self._expect))
+        self._look()
 
     def take(self, data: bytes) -> bytes | None:
         """Add to the output; one of the texts that were looked for, when it came. Then ask again."""
         passed, found = self._scanner.feed(data)
         if found is not None and found == self._mark:
             passed, self._mark = passed[: -len(found)], b""
-            self._scanner.look_for(())
+            self._look()
         log = self._aside if self._log is None else self._log
         log.append(passed)
         return found
@@ -128,7 +132,7 @@ class Dialogue:
         log = self._log or OutputLog(0)
         self._log = OutputLog(turn.spec.output_limit) if runs else None
         self._expect = ()
-        self._scanner.look_for((self._mark,) if self._mark else ())
+        self._look()
         self._note()
         output, is_cut = log.cut(turn.spec.output_limit)
         aside, self._aside = self._aside, OutputLog(ASIDE_BYTES)

@@ -253,3 +253,40 @@ def test_a_terminal_by_the_static_daemon(
         screen.type(b"it\n")
         assert screen.finish().exit_code == 3
     assert screen.data.endswith(b"got it\r\n")
+
+
+@pytest.mark.skipif(BUSYBOX is None, reason="needs busybox")
+@pytest.mark.parametrize("options", [(), ("--userspec=65534:65534",)])
+def test_27_a_session_as_pid_1_in_an_image_of_busybox(
+    start: Callable[..., Daemon], image: Path, options: tuple[str, ...]
+) -> None:
+    (image / "bin").mkdir()
+    for name in ("sh", "cat", "id", "sleep", "stty", "setsid"):
+        shutil.copy(str(BUSYBOX), image / "bin" / name)
+    for name in ("proc", "dev", "dev/pts"):
+        (image / name).mkdir()
+    for name in ("dev/null", "dev/tty"):
+        (image / name).touch()
+    (image / "dev/ptmx").symlink_to("pts/ptmx")
+    # As a container runtime does it.
+    script = (
+        f'mount --bind "{image}" "{image}" && mount -t proc proc "{image}/proc" && '
+        f'mount -t devpts -o newinstance,ptmxmode=0666,mode=0620 devpts "{image}/dev/pts" && '
+        f'mount --bind /dev/null "{image}/dev/null" && mount --bind /dev/tty "{image}/dev/tty" && '
+        f'mount -o remount,ro,bind "{image}" && exec "$@"'
+    )
+    prefix = ("unshare", "--pid", "--fork", "--mount", "--kill-child", "sh", "-c", script, "sh")
+    daemon = start(*prefix, "chroot", *options, str(image), program=names.DAEMON_COMMAND)
+    with Shell(daemon) as shell:
+        assert shell.info.shell == "/bin/sh"
+        uid = "65534" if options else "0"
+        assert shell.out("x=1; id -u; stty size </dev/tty") == f"{uid}\n24 80\n"
+        late = shell.run("setsid sleep 60 & echo so far; sleep 61", timeout_s=0.5)
+        assert (late.exit_code, late.output, late.timed_out) == (130, b"so far\n", True)
+        talk = shell.run("cat", interactive=True, timeout_s=0.1)
+        assert talk.state == "running"
+        assert shell.input("x\n", expect=["x\n"], timeout_s=20).output == b"x\n"
+        assert shell.interrupt().state == "idle"
+        assert shell.out("echo $x") == "1\n"
+        ended = shell.run("echo bye; exit 3")
+        assert (ended.state, ended.exit_code, ended.output) == ("ended", 3, b"bye\n")

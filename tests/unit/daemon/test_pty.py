@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import subprocess
 import time
 from typing import TYPE_CHECKING
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from daemon import interrupt, tree
+from daemon.dialogue import Dialogue
 from daemon.process import Process
 from daemon.pty import Terminal
-from daemon.turns import Scanner
+from daemon.turns import Scanner, Turn
+from sandman.sessions import INPUT, RUN, TurnSpec
 from tests.unit.daemon.harness import wait_until
 
 if TYPE_CHECKING:
@@ -118,6 +121,27 @@ def test_of_a_sessions_processes_the_older_ones_are_jobs() -> None:
     )
     found = interrupt.of_command(rows, {1, 2, 3, 4, 5}, 1, 10.0)
     assert found == {4, 5}
+
+
+def test_who_comes_between_a_commands_end_and_its_mark_does_not_see_it() -> None:
+    ours, theirs = socket.socketpair()
+    remarks, far = os.pipe()
+    dialogue = Dialogue(Terminal(24, 80), ours.detach(), theirs.detach(), remarks)
+    dialogue.begin(TurnSpec(RUN))
+    assert dialogue.take(b"first ") is None
+    dialogue.look_for(b"-mark-")
+    turn = Turn(TurnSpec(INPUT, expect=("never",)), "id", "boot")
+    assert dialogue.take(dialogue.resume(turn.spec)) is None
+    assert dialogue.take(b"last-ma") is None
+    assert dialogue.take(b"rk- behind") == b"-mark-"
+    assert dialogue.result(turn, runs=False).output == b"first last"
+    assert dialogue.take(b"") is None
+    dialogue.begin(TurnSpec(RUN))
+    assert dialogue.take(b"-mark-") is None
+    result = dialogue.result(turn, runs=True)
+    assert (result.output, result.notices) == (b"-mark-", b" behind")
+    os.close(far)
+    dialogue.close()
 
 
 def test_texts_are_found_wherever_they_are_cut() -> None:

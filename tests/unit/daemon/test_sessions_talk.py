@@ -55,8 +55,8 @@ def test_list_and_close(daemon: Daemon) -> None:
 
 def test_close_ends_all_that_it_started_and_frees_the_name(daemon: Daemon, mark: str) -> None:
     one = Shell(daemon)
-    one.run(f"setsid sh -c 'sleep 60; : {mark}' & (sleep 60; : {mark}) &\nsleep 0.1")
-    assert processes_with(mark)
+    one.run(f"setsid sh -c 'sleep 60; : {mark}' & (sleep 60; : {mark}) &")
+    assert wait_until(lambda: processes_with(mark), 15)
     running = threading.Thread(target=one.post, args=("run",), kwargs={"command": "sleep 60"})
     running.start()
     assert wait_until(lambda: one.told().state == "running")
@@ -72,7 +72,7 @@ def test_a_session_that_is_closed_tells_who_waits(daemon: Daemon) -> None:
     with Shell(daemon) as one, ThreadPoolExecutor() as pool:
         waiting = pool.submit(one.run, "echo so far; sleep 60")
         assert wait_until(lambda: one.told().state == "running")
-        time.sleep(0.1)
+        time.sleep(0.5)
         one.close()
         result = waiting.result(10)
         assert (result.state, result.output) == ("ended", b"so far\n")

@@ -31,7 +31,7 @@ async def test_27_a_session_from_end_to_end(way: Way, tmp_path) -> None:
             result = await session.run("echo $x $PWD; false")
             assert (result.output_text, result.exit_code, result.ok) == ("b /\n", 1, False)
             assert result.notices_text == ""
-            late = await session.run("echo so far; sleep 60", timeout_s=0.3)
+            late = await session.run("echo so far; sleep 60", timeout_s=0.6)
             assert (late.timed_out, late.output, late.state) == (True, b"so far\n", "idle")
             assert name in {one.name for one in await box.sessions()}
             same = box.attach_session(name)
@@ -59,7 +59,7 @@ async def test_27_a_program_that_talks(way: Way) -> None:
         assert (first.state, first.expected, first.output) == ("running", "? ", b"name? ")
         second = await session.input("you\n", expect=["hello"], timeout_s=20)
         assert second.expected == "hello"
-        rest = await session.input(timeout_s=0.2)
+        rest = await session.input(timeout_s=0.5)
         assert (rest.timed_out, rest.output) == (True, b" you\n")
         stopped = await session.interrupt()
         assert (stopped.state, stopped.exit_code, stopped.interrupted) == ("idle", 130, True)
