@@ -12,6 +12,7 @@ terminal: `subprocess` does that, by a full fork.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import resource
 import signal
@@ -31,6 +32,8 @@ try:
 except ImportError:
     _start_natively = _claim = None
 
+_TIOCSCTTY = 0x540E
+"""Make a terminal the controlling one of the session that the caller leads."""
 _IN_PROGRAM, _IN_DIRECTORY, _IN_USER = 0, 1, 2
 """Where a start failed, as `start.c` numbers it; what comes after is a fault of the daemon's."""
 
@@ -207,7 +210,5 @@ def _fork(program: Program, path: bytes, fds: Descriptors) -> int:
 
 
 def _take_terminal() -> None:
-    import fcntl  # noqa: PLC0415
-    import termios  # noqa: PLC0415
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    # In the child, as another user by now, who may not be able to read a module.
+    fcntl.ioctl(0, _TIOCSCTTY, 0)

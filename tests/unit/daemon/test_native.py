@@ -124,6 +124,58 @@ def test_what_is_no_start(native: Path) -> None:
     assert lines[6:] == ["user", "user", *FAILURES, "none left"]
 
 
+TERMINAL = """
+import _sandman, os
+for user in (None, (1, 1, (1,))):
+    ours, theirs = os.openpty()
+    os.chmod(os.ttyname(theirs), 0o666)
+    argv = (b"sh", b"-c", b"tty; echo own > /dev/tty; id -u")
+    fds = (theirs, theirs, theirs)
+    pid = _sandman.start((b"/bin/sh",), argv, {}, fds, b"/", user, True, 0, -1, -1)[0]
+    _sandman.claim(pid)
+    assert not _sandman.is_starting(pid)
+    os.waitpid(pid, 0)
+    tty, own, uid = os.read(ours, 1000).decode().split()
+    print(tty == os.ttyname(theirs), own, uid)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to switch users")
+def test_a_terminal_becomes_that_of_the_session(native: Path) -> None:
+    assert run(native, TERMINAL) == "True own 0\nTrue own 1\n"
+
+
+EARLY = """
+import _sandman, os
+null = os.open("/dev/null", os.O_RDWR)
+pids = []
+for _ in range(1024):
+    started = _sandman.start(
+        (b"/bin/true",), (b"true",), {}, (null, null, null), b"/", None, False, 0, -1, -1)
+    pids.append(started[0])
+    assert _sandman.is_starting(started[0])
+try:
+    _sandman.start((b"/bin/true",), (b"x",), {}, (null, null, null), b"/", None, False, 0, -1, -1)
+except BlockingIOError:
+    print("full")
+for pid in pids:
+    os.waitpid(pid, 0)
+    _sandman.claim(pid)
+    _sandman.claim(pid)
+    assert not _sandman.is_starting(pid)
+print(_sandman.is_starting(-1), _sandman.is_starting(0))
+os.close(null)
+try:
+    _sandman.close(null)
+except OSError as error:
+    print(error.errno)
+"""
+
+
+def test_what_has_started_is_told_until_it_is_claimed(native: Path) -> None:
+    assert run(native, EARLY) == "full\nFalse False\n9\n"
+
+
 STATE = "ulimit -Hx; ulimit -Hi; cat /proc/self/oom_score_adj; cat /proc/self/status"
 
 

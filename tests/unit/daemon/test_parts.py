@@ -342,6 +342,26 @@ def test_a_peak_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     os.close(kernel.clear_refs())
 
 
+TTY = "tty; echo own > /dev/tty"
+
+
+@pytest.mark.parametrize("who", [None, "daemon"])
+def test_a_terminal_becomes_that_of_the_session(who: str | None) -> None:
+    # On whatever Python runs the tests; `test_native` shows the same of the start path in C.
+    user = users.find(who) if who is not None else None
+    if user is not None and os.geteuid() != 0:
+        pytest.skip("needs root to switch users")
+    ours, theirs = os.openpty()
+    name = os.ttyname(theirs)
+    os.chmod(name, 0o666)  # noqa: PTH101
+    program = Program((b"sh", b"-c", TTY.encode()), (b"/bin/sh",), b"/", {}, user, terminal=True)
+    pid = spawn.spawn(program, spawn.Descriptors(theirs, theirs, theirs), Reaper(), print)
+    os.close(theirs)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert os.read(ours, 1000).decode().split() == [name, "own"]
+    os.close(ours)
+
+
 class TestStart:
     """What Python makes of the start path in C, which `posix_spawn` plays here."""
 
