@@ -1,11 +1,11 @@
 """PID 1's first duty: to wait for every child, and no child twice.
 
-A command is reaped by its owner, who polls it. One thread reaps what else there is: orphans, of which the
-main thread is told by SIGCHLD, and what has no owner any more; where the kernel has no pidfd to poll, all.
-It looks first without reaping. All reap under
-the lock that also covers the registering of a command; one that has started and is not yet registered
-it leaves alone. So a command that ends at once is registered when it is reaped, and no other code can
-take its status: with a second waiter half of all exit codes came back as 0 when it was tried.
+A command is reaped by its owner, who polls it. One thread reaps what else there is: orphans, of which
+the main thread is told by SIGCHLD, and what has no owner any more; where the kernel has no pidfd to
+poll, all. It looks first, without reaping, and leaves alone what has started and is not yet registered.
+All reap under the lock that covers registering. So a command that ends at once is registered when it is
+reaped, and no other code can take its status: with a second waiter that knew nothing of the first half
+of all exit codes came back as 0 when it was tried.
 """
 
 from __future__ import annotations

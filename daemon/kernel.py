@@ -7,11 +7,6 @@ from __future__ import annotations
 
 import os
 
-try:
-    from _sandman import close as close  # noqa: PLC0414 - for others to use
-except ImportError:
-    close = os.close
-
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 

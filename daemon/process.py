@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from daemon import kernel, tree, usage
+from daemon import tree, usage
 from sandman.handles import ENDED, RUNNING, ProcessInfo
 
 if TYPE_CHECKING:
@@ -245,9 +245,9 @@ class Process:
             if self._is_closed:
                 return
             self._is_closed = True
-            kernel.close(self.wake)
+            os.close(self.wake)
             if self.pidfd is not None:
-                kernel.close(self.pidfd)
+                os.close(self.pidfd)
         for stream in self.streams.values():
             stream.close()
         if self.stdin is not None:

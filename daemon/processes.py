@@ -149,7 +149,7 @@ class Processes:
                 process.stdin.feed(spec.stdin or b"")
         finally:
             for fd in child:
-                kernel.close(fd)
+                os.close(fd)
 
     def _null(self) -> int | None:
         """The null device. Kept open: it stays that, whatever a command puts in its place."""

@@ -8,7 +8,6 @@ import struct
 import threading
 from collections import deque
 
-from daemon import kernel
 from daemon.outputs import OutputLog
 
 _FIONREAD = 0x541B
@@ -56,7 +55,7 @@ class Stream:
         fd = self.release()
         self.owed = 0
         if fd is not None:
-            kernel.close(fd)
+            os.close(fd)
 
 
 class Stdin:
@@ -137,4 +136,4 @@ class Stdin:
             self.size = 0
             self._changed.notify_all()
             if fd is not None:
-                kernel.close(fd)
+                os.close(fd)

@@ -4,7 +4,6 @@
  * small, because every line here runs as PID 1 beside hostile code:
  *
  *   start(…), claim(pid), is_starting(pid)    start a program: start.c
- *   close(fd)    of what never blocks: start.c
  *   Sha256       sha256.c
  *   set_fs_user(…)  as whom a thread works on files: fsuser.c
  *   prctl(option, arg2=0, arg3=0, arg4=0, arg5=0) -> int
@@ -90,7 +89,6 @@ static PyMethodDef methods[] = {
     {"set_name", sandman_set_name, METH_VARARGS, NULL},
     {"start", sandman_start, METH_VARARGS, NULL},
     {"claim", sandman_claim, METH_O, NULL},
-    {"close", sandman_close, METH_O, NULL},
     {"is_starting", sandman_is_starting, METH_O, NULL},
     {"set_fs_user", sandman_set_fs_user, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

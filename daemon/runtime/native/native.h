@@ -7,7 +7,6 @@
 /* start.c */
 PyObject *sandman_start(PyObject *module, PyObject *args);
 PyObject *sandman_claim(PyObject *module, PyObject *number);
-PyObject *sandman_close(PyObject *module, PyObject *number);
 PyObject *sandman_is_starting(PyObject *module, PyObject *number);
 
 /* fsuser.c */

@@ -342,21 +342,6 @@ settings(PyObject *dict)
     return found;
 }
 
-/* Without the interpreter's lock being given away, for which with many threads each call waits: for what
- * never blocks, as pipes. */
-PyObject *
-sandman_close(PyObject *Py_UNUSED(module), PyObject *number)
-{
-    long file = PyLong_AsLong(number);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
-    if (close((int)file) < 0) {
-        return PyErr_SetFromErrno(PyExc_OSError);
-    }
-    Py_RETURN_NONE;
-}
-
 static int
 take_user(struct job *job, PyObject *user)
 {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from daemon import listener, outcome, processes, server, tree
+from daemon import init, listener, outcome, processes, server, tree
 from daemon.drain import Drain
 from daemon.exchange import CallerGoneError, Exchange
 from daemon.http1 import Head
@@ -27,7 +27,9 @@ from daemon.streams import Stdin, Stream
 from daemon.usage import Meter
 from sandman import wire
 from sandman.errors import BadRequestError
+from tests.unit.daemon.conftest import IN_ITS_OWN_NAMESPACE
 from tests.unit.daemon.harness import Daemon, exec_request, joined, problem, wait_until
+from tests.unit.daemon.test_exec_background import zombies_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -303,6 +305,42 @@ def test_the_reaper_leaves_alone_what_was_reaped(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(os, "waitid", lambda *_: Peek)
     assert reaper.reap_one()
+
+
+def test_what_is_started_but_not_yet_known_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([True, False])
+    monkeypatch.setattr(init, "_is_starting", lambda _pid: next(answers))
+    ends: list[init.Ended] = []
+    reaper = Reaper()
+    pid = os.posix_spawn("/bin/sh", ("sh", "-c", "exit 7"), {})
+    with reaper.lock:
+        reaper.watch(pid, ends.append)
+    peek = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    monkeypatch.setattr(os, "waitid", lambda *_: peek)
+    assert reaper.reap_one()
+    assert ends == []
+    assert reaper.reap_one()
+    assert [os.waitstatus_to_exitcode(end.status) for end in ends] == [7]
+    reaper.reap(pid)
+    assert len(ends) == 1
+
+
+WITHOUT_PIDFD = """
+import os
+def refuse(*_):
+    raise OSError(38, "Function not implemented")
+os.pidfd_open = refuse
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a pid namespace")
+def test_28_where_the_kernel_has_no_pidfd_one_thread_reaps_all(
+    start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    old = start(*IN_ITS_OWN_NAMESPACE, program=broken(tmp_path, WITHOUT_PIDFD))
+    for code in range(20):
+        assert old.sh(f"(true &) ; exit {code}").exit_code == code
+    assert wait_until(lambda: not zombies_of(old.pid))
 
 
 def test_ignored_signals_are_given_up() -> None:
