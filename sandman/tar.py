@@ -10,6 +10,7 @@ say. Sparse members are refused: what is not understood must not become a wrong 
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from sandman.errors import BadRequestError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 BLOCK = 512
 FILE, HARDLINK, SYMLINK, CHARACTER, BLOCK_DEVICE, DIRECTORY, FIFO = b"0", b"1", b"2", b"3", b"4", b"5", b"6"  # fmt: skip
 END = bytes(2 * BLOCK)
+_ZEROS = bytes(BLOCK)
 MAX_RECORDS_BYTES = 1024 * 1024
 """Of one member's pax records or long name, which are kept in memory. A path has 4096 bytes at most."""
 SKIPPED = "SANDMAN.skipped"
@@ -29,6 +31,10 @@ SKIPPED_COUNT = "SANDMAN.skipped.count"
 _MAX_OCTAL_SIZE = 8**11 - 1
 _MAX_OCTAL_ID = 8**7 - 1
 _NS = 1_000_000_000
+_HEADER = b"%b%07o\0%07o\0%07o\0%011o\0%011o\0        %b%bustar\x0000" + bytes(247)
+_MOST_PAX_HEADERS = 256
+"""Heads of records that are remembered, half a kilobyte each."""
+_pax_headers: dict[int, bytes] = {}
 _MOST = 2**63
 _PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK = b"x", b"g", b"L", b"K"
 _META = frozenset({_PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK})
@@ -78,26 +84,37 @@ def encode(member: Member) -> bytes:
     if not records:
         return head
     body = b"".join(_record(key.encode(), records[key]) for key in sorted(records))
-    pax = Member(b"././@PaxHeader", _PAX, len(body))
-    return b"".join((_header(pax), body, bytes(padding(len(body))), head))
+    return b"".join((_pax_header(len(body)), body, bytes(padding(len(body))), head))
+
+
+def _pax_header(size: int) -> bytes:
+    """The head of so many bytes of records. Most have one of a few sizes."""
+    head = _pax_headers.get(size)
+    if head is None:
+        head = _header(Member(b"././@PaxHeader", _PAX, size))
+        if len(_pax_headers) < _MOST_PAX_HEADERS:
+            _pax_headers[size] = head
+    return head
 
 
 def _header(member: Member) -> bytes:
-    fields = (
+    block = _HEADER % (
         member.name[:100].ljust(100, b"\0"),
-        b"%07o\0" % (member.mode & 0o7777),
-        b"%07o\0" % _fits(member.uid, _MAX_OCTAL_ID),
-        b"%07o\0" % _fits(member.gid, _MAX_OCTAL_ID),
-        b"%011o\0" % _fits(member.size, _MAX_OCTAL_SIZE),
-        b"%011o\0" % _fits(member.mtime_ns // _NS, _MAX_OCTAL_SIZE),
-        b"        ",
+        member.mode & 0o7777,
+        _fits(member.uid, _MAX_OCTAL_ID),
+        _fits(member.gid, _MAX_OCTAL_ID),
+        _fits(member.size, _MAX_OCTAL_SIZE),
+        _fits(member.mtime_ns // _NS, _MAX_OCTAL_SIZE),
         member.kind,
         member.link[:100].ljust(100, b"\0"),
-        b"ustar\x0000",
-        bytes(247),
     )
-    block = b"".join(fields)
-    return block[:148] + b"%06o\0 " % sum(block) + block[156:]
+    return b"%b%06o\0 %b" % (block[:148], _sum(block), block[156:])
+
+
+def _sum(block: bytes) -> int:
+    """The sum of a block's bytes: the lower half of Adler's, which has no remainder up to 65521."""
+    half = BLOCK // 2
+    return (zlib.adler32(block[:half]) & 0xFFFF) + (zlib.adler32(block[half:]) & 0xFFFF) - 2
 
 
 def _fits(number: int, most: int) -> int:
@@ -174,25 +191,29 @@ class Reader:
                 self.position += skipped
                 view = view[skipped:]
             else:
-                view = self._fill(view)
-                if len(self._block) == BLOCK:
-                    member = self._take_block()
-                    if member is not None:
-                        yield member
+                block, view = self._next_block(view)
+                member = None if block is None else self._take_block(block)
+                if member is not None:
+                    yield member
 
-    def _fill(self, view: memoryview) -> memoryview:
-        """Towards a whole block."""
+    def _next_block(self, view: memoryview) -> tuple[bytes | None, memoryview]:
+        """A whole block, if there is one by now, and what follows."""
         if self._meta is not None:
             self._end_meta()
+        if not self._block and len(view) >= BLOCK:
+            self.position += BLOCK
+            return bytes(view[:BLOCK]), view[BLOCK:]
         piece = view[: BLOCK - len(self._block)]
         self._block += piece
         self.position += len(piece)
-        return view[len(piece) :]
+        block = None
+        if len(self._block) == BLOCK:
+            block = bytes(self._block)
+            self._block.clear()
+        return block, view[len(piece) :]
 
-    def _take_block(self) -> Member | None:
-        block = bytes(self._block)
-        self._block.clear()
-        if not block.strip(b"\0"):
+    def _take_block(self, block: bytes) -> Member | None:
+        if block == _ZEROS:
             self.is_done = True
             return None
         _check_sum(block)
@@ -256,13 +277,16 @@ def _name(block: bytes) -> bytes:
 
 def _check_sum(block: bytes) -> None:
     wanted = _text(block[148:156]).strip()
-    found = sum(block[:148]) + sum(block[156:]) + 8 * 0x20
+    found = _sum(block) - sum(block[148:156]) + 8 * 0x20
     if not wanted or wanted.translate(None, b"01234567") or int(wanted, 8) != found:
         raise BadRequestError("this is no tar: a member's head has a wrong checksum")
 
 
 def _number(field: bytes) -> int:
     """Octal digits, or GNU's base 256."""
+    text = field.rstrip(b"\0 ").lstrip(b" ")
+    if text.isdigit() and not text.translate(None, b"01234567"):
+        return int(text, 8)
     if field[0] == 0x80:
         return _bounded(int.from_bytes(field[1:], "big"))
     if field[0] == 0xFF:

@@ -168,3 +168,18 @@ def test_nothing_is_read_after_the_end() -> None:
     reader, found = read(packed(tar.Member(b"a")) + b"junk" * 1000)
     assert (reader.is_done, len(found)) == (True, 1)
     assert reader.position == 1024
+
+
+def test_the_sum_of_any_block() -> None:
+    """Checked by the sums themselves, also of the largest bytes that there are."""
+    blocks = [bytes([value]) * tar.BLOCK for value in (0, 1, 254, 255)]
+    blocks += [b"\xff" * 256 + bytes(256), bytes(256) + b"\xff" * 256, os.urandom(tar.BLOCK)]
+    for block in blocks:
+        assert tar._sum(block) == sum(block)
+
+
+@pytest.mark.parametrize(
+    "field", [b"0000644\0", b"   644 \0", b"644\0\0\0\0\0", b"\x80" + b"\0" * 5 + b"\x01\xa4"]
+)
+def test_numbers_of_all_forms(field: bytes) -> None:
+    assert tar._number(field) == 0o644
