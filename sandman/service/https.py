@@ -15,29 +15,23 @@ Lifespan messages are not sent: what lives as long as the server is started arou
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import signal
 import socket
-import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio.abc
-import anyio.streams.tls
 import trio
 from anycorn.app_wrappers import ASGIWrapper
 from anycorn.config import Config
-from anycorn.protocol import h11 as http1
-from anycorn.protocol.events import Body, EndBody, Response, StreamClosed
-from anycorn.protocol.http_stream import ASGIHTTPState, HTTPStream
-from anycorn.tcp_server import TCPServer
 from anycorn.worker_context import WorkerContext
 
-from sandman import errors, names
 from sandman.service import asgi
+from sandman.service.connections import Connection, ConnectionContext, SecureStream
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Sequence
 
 _LOG = logging.getLogger("sandman.https")
@@ -203,91 +197,6 @@ def _is_of_connection(error: BaseException) -> bool:
     return isinstance(error, _OF_CONNECTION)
 
 
-class _SecureStream(anyio.streams.tls.TLSStream):
-    """TLS without goodbyes, whose `send` fails as the server expects it when the peer is gone.
-
-    HTTP says itself where a message ends; and to wait for the other end's goodbye could be to wait for
-    a pooled connection that nobody reads from.
-    """
-
-    async def receive(self, max_bytes: int = 65536) -> bytes:
-        """What has arrived, of several records: one has 16 KiB, and each piece has its price."""
-        data = await super().receive(max_bytes)
-        pieces, left = [data], max_bytes - len(data)
-        # Whatever ends this, the next call meets it again.
-        with contextlib.suppress(ssl.SSLError):
-            while left > 0 and (piece := self._ssl_object.read(left)):
-                pieces.append(piece)
-                left -= len(piece)
-        return b"".join(pieces)
-
-    async def send(self, item: bytes) -> None:
-        if not item:
-            return
-        try:
-            await super().send(item)
-        except anyio.EndOfStream as error:
-            raise anyio.BrokenResourceError from error
-
-
-class _Request(HTTPStream):
-    """A request; what the server refuses by itself gets a body that says so, as all errors have.
-
-    A path whose percent-encoding is no UTF-8 is refused there, before the application sees it.
-    """
-
-    async def _send_error_response(self, status_code: int) -> None:
-        self.state = ASGIHTTPState.CLOSED
-        error: errors.SandmanError
-        if status_code >= 500:
-            error = errors.InternalError("nothing answered the request")
-        else:
-            error = errors.BadRequestError("the path of the request cannot be understood")
-        error.status = status_code
-        body = json.dumps(error.problem()).encode()
-        headers = [
-            (b"content-type", names.MEDIA_PROBLEM.encode()),
-            (b"content-length", b"%d" % len(body)),
-            (b"connection", b"close"),
-        ]
-        number = self.stream_id
-        await self.send(Response(stream_id=number, headers=headers, status_code=status_code))
-        await self.send(Body(stream_id=number, data=body))
-        await self.send(EndBody(stream_id=number))
-        await self.send(StreamClosed(stream_id=number))
-
-
-# There is no other way to say which class is to be used.
-http1.HTTPStream = _Request  # type: ignore[attr-defined]
-
-
-class _Connection(TCPServer):
-    """A connection that is over when its client closes it; anycorn's waits for `keep_alive_s` first, and
-    after a WebSocket for the next ping."""
-
-    context: Any
-
-    async def _read_data(self) -> None:
-        await super()._read_data()
-        self.context.over.set()
-        await self.idle_task.stop()
-
-
-class _ConnectionContext:
-    """The server's context as one connection sees it: what sleeps for it wakes at its end."""
-
-    def __init__(self, shared: WorkerContext) -> None:
-        self._shared = shared
-        self.over = trio.Event()
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever anycorn asks for
-        return getattr(self._shared, name)
-
-    async def sleep(self, wait: float) -> None:
-        with trio.move_on_after(wait):
-            await self.over.wait()
-
-
 class _Server:
     """One run of `serve`."""
 
@@ -371,8 +280,8 @@ class _Server:
         self._open.add(plain)
         try:
             stream = await self._secured(plain)
-            context: Any = _ConnectionContext(self._context)
-            await _Connection(self._app, self._config, context, {}, stream).run()
+            context: Any = ConnectionContext(self._context)
+            await Connection(self._app, self._config, context, {}, stream).run()
         except Exception as error:  # noqa: BLE001 - a fault in one connection ends that one alone
             level = logging.DEBUG if _is_of_connection(error) else logging.ERROR
             _LOG.log(level, "a connection failed: %r", error, exc_info=level == logging.ERROR)
@@ -385,7 +294,7 @@ class _Server:
         if self._tls is None:
             return plain
         with anyio.fail_after(self._settings.handshake_s):
-            return await _SecureStream.wrap(
+            return await SecureStream.wrap(
                 plain, server_side=True, ssl_context=self._tls(), standard_compatible=False
             )
 

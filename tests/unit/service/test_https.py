@@ -739,3 +739,16 @@ async def test_a_fault_in_a_websocket_closes_it_as_that(caplog):
     async with serving(socket_app) as server, socket_to(server, "/fault") as peer:
         assert (await peer.receive())[0] == 1011
     assert "RuntimeError: fault" in caplog.text
+
+
+async def test_a_handshake_that_is_none_is_told_so():
+    async with serving(socket_app) as server:
+        stream = await server.connect()
+        lines = [b"GET / HTTP/1.1", b"Host: x", b"Connection: Upgrade", b"Upgrade: websocket"]
+        await stream.send_all(b"\r\n".join([*lines, b"", b""]))
+        data = b""
+        while more := await stream.receive_some():
+            data += bytes(more)
+        assert data.startswith(b"HTTP/1.1 400")
+        assert b'"reason": "bad_request"' in data
+        await stream.aclose()
