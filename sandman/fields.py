@@ -59,6 +59,10 @@ class Fields:
         self._known.add(name)
         return self._body.get(name)
 
+    def has(self, name: str) -> bool:
+        """Whether the member is there, and not null."""
+        return self.raw(name) is not None
+
     def fail(self, name: str, want: str) -> BadRequestError:
         """The error for a member that is not what is wanted; the caller raises it."""
         return BadRequestError(
@@ -132,6 +136,10 @@ class Fields:
             raise self.fail(name, "a number of 0 or more")
         return float(value)
 
+    def count_or_none(self, name: str, most: int) -> int | None:
+        """A whole number from 0 to `most`, or None."""
+        return self.count(name, 0, most) if self.has(name) else None
+
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
         """One of the strings; the first is the default."""
         value = self.raw(name)
@@ -173,6 +181,20 @@ class Fields:
             return binascii.a2b_base64(str(encoded), strict_mode=True)
         except ValueError:
             raise self.fail(f"{name}_b64", "base64") from None
+
+    def stream(self, name: str) -> bytes:
+        """Bytes told as text (`name`), and exactly (`name_b64`) beside it where they are no text."""
+        exact, text = self.raw(f"{name}_b64"), self.raw(name)
+        try:
+            if isinstance(exact, str):
+                return binascii.a2b_base64(exact)
+            if text is None:
+                return b""
+            if isinstance(text, str):
+                return text.encode()
+        except ValueError:
+            pass
+        raise self.fail(name, "text, or base64 beside it")
 
     def finish(self) -> None:
         """Raise for members that nobody took: a misspelt option must not be lost in silence."""

@@ -277,51 +277,28 @@ class ExecResult(NamedTuple):
             BadRequestError: what answered is no result; it names the member at fault.
         """
         reader = Fields(body)
-        if reader.raw("exit_code") is None:
+        if not reader.has("exit_code"):
             raise reader.fail("exit_code", "a whole number")
         return cls(
             exit_code=reader.count("exit_code", 0, 255),
-            signal=reader.count("signal", 0, 127) if _has(body, "signal") else None,
+            signal=reader.count_or_none("signal", 127),
             timed_out=reader.flag("timed_out"),
             abandoned=reader.flag("abandoned"),
             start_error=reader.text("start_error"),
-            stdout=_stream_of(reader, "stdout"),
-            stderr=_stream_of(reader, "stderr"),
+            stdout=reader.stream("stdout"),
+            stderr=reader.stream("stderr"),
             stdout_bytes=reader.count("stdout_bytes", 0, _MOST),
             stderr_bytes=reader.count("stderr_bytes", 0, _MOST),
             stdout_truncated=reader.flag("stdout_truncated"),
             stderr_truncated=reader.flag("stderr_truncated"),
-            oom_killed=reader.flag("oom_killed") if _has(body, "oom_killed") else None,
+            oom_killed=reader.flag("oom_killed") if reader.has("oom_killed") else None,
             wall_s=reader.amount("wall_s") or 0.0,
             cpu_s=reader.amount("cpu_s"),
-            peak_memory_bytes=(
-                reader.count("peak_memory_bytes", 0, _MOST)
-                if _has(body, "peak_memory_bytes")
-                else None
-            ),
+            peak_memory_bytes=reader.count_or_none("peak_memory_bytes", _MOST),
             throttled_s=reader.amount("throttled_s"),
             exec_id=reader.text("exec_id") or "",
             boot_id=reader.text("boot_id") or "",
         )
-
-
-def _has(body: Mapping[str, object], name: str) -> bool:
-    return body.get(name) is not None
-
-
-def _stream_of(reader: Fields, name: str) -> bytes:
-    """The exact bytes where they are given beside the text."""
-    exact, text = reader.raw(f"{name}_b64"), reader.raw(name)
-    try:
-        if isinstance(exact, str):
-            return binascii.a2b_base64(exact)
-        if text is None:
-            return b""
-        if isinstance(text, str):
-            return text.encode()
-    except ValueError:
-        pass
-    raise reader.fail(name, "text, or base64 beside it")
 
 
 def _stream_json(name: str, data: bytes) -> dict[str, object]:

@@ -330,17 +330,17 @@ class Files:
         )
         call.headers = {"content-type": names.MEDIA_BYTES}
         call.body = body
-        info = self._parsed(call, FileInfo)
+        info = self._parsed(call, FileInfo, "a file")
         if info.sha256 != body.sha256.hexdigest():
             raise faults.altered(os.fspath(path), self._sandbox)
         return info
 
-    def _parsed(self, call: Call, kind: type[Info]) -> Info:
+    def _parsed(self, call: Call, kind: type[Info], wanted: str = "what the call asks for") -> Info:
         answer = self._transport.json(call)
         try:
             return kind.from_json(answer)  # type: ignore[arg-type]
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise faults.not_understood("what the call asks for", answer) from None
+            raise faults.not_understood(wanted, answer) from None
 
     def _post(self, tail: str, document: dict[str, object], repeat: Repeat) -> Call:
         call = Call.with_json("POST", f"{self._path}/{tail}", document)
