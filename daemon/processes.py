@@ -247,6 +247,7 @@ class Processes:
         """
         try:
             shell.pid = spawn(program, fds, self._reaper, shell.on_end, self._oom_score)
+            shell.wait_by(self._reaper.reap)
         except (OSError, DirectoryError) as error:
             raise explain(error, program) from error
 
