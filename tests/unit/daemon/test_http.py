@@ -373,6 +373,7 @@ def test_a_reader_that_stalls_is_given_up(start: Callable[..., Daemon], tmp_path
     with fresh.connect() as sock:
         body = {"shell": "head -c 9M /dev/zero"}
         sock.sendall(exec_request(body))
+        sock.recv(1)  # it has begun, however long the JSON took
         time.sleep(1)
         assert len(read_all(sock)) < 9_000_000
 
