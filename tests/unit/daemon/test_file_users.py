@@ -210,12 +210,12 @@ def test_33_what_may_be_kept_of_a_file_that_is_replaced(daemon: Daemon, home: Pa
     for name in ("own", "roots"):
         (inside / name).write_text("old")
         os.chown(inside / name, 0 if name == "roots" else UID, 0)
-        (inside / name).chmod(0o6757)
+        (inside / name).chmod(0o6777)
         assert daemon.put(inside / name, b"new", user=str(UID)).status_code == 200
         assert ((inside / name).read_text(), owner(inside / name)) == ("new", UID)
-    assert stat.S_IMODE((inside / "own").stat().st_mode) == 0o6757
+    assert stat.S_IMODE((inside / "own").stat().st_mode) == 0o6777
     # The user may replace root's file where it may write; but what ran as root is not to run as the user.
-    assert stat.S_IMODE((inside / "roots").stat().st_mode) == 0o757
+    assert stat.S_IMODE((inside / "roots").stat().st_mode) == 0o777
     (home / "shown").chmod(0o666)
     assert daemon.put(home / "shown", b"new", user=str(UID)).status_code == 200
     assert ((home / "shown").read_text(), owner(home / "shown")) == ("new", 0)
