@@ -211,15 +211,8 @@ def table(found: dict[str, list[Sample]], ways: dict[str, Way]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--directory", type=Path, default=Path("/dev/shm"))
-    parser.add_argument("--runtime", action="store_true", help="the daemon on its static Python")
-    parser.add_argument("--gateway", action="store_true", help="also by the client, through one")
-    options = parser.parse_args()
-    top = Path(tempfile.mkdtemp(prefix="sandman-bench-", dir=options.directory))
+def run(top: Path, options: argparse.Namespace) -> None:
+    """Measure below this directory."""
     program = None
     if options.runtime:
         mount = tree.compose(interpreter.build(), top / "runtime")
@@ -245,7 +238,19 @@ def main() -> int:
         print(f"\npeak of the daemon: {harness.peak_kib(daemon) - idle} KiB over idle")
     finally:
         daemon.stop()
-        shutil.rmtree(top)
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--directory", type=Path, default=Path("/dev/shm"))
+    parser.add_argument("--runtime", action="store_true", help="the daemon on its static Python")
+    parser.add_argument("--gateway", action="store_true", help="also by the client, through one")
+    options = parser.parse_args()
+    # Also when something fails: in memory it would stay until the machine goes down.
+    with tempfile.TemporaryDirectory(prefix="sandman-bench-", dir=options.directory) as name:
+        run(Path(name), options)
     return 0
 
 
