@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from daemon import http1, transfers
 from sandman import handles, notation, wire
 from sandman._core import values
-from sandman.errors import BadRequestError, from_problem
+from sandman.errors import BadRequestError
+from sandman.problems import from_problem
 from tests.fuzz.choices import Choices
 
 if TYPE_CHECKING:
