@@ -38,5 +38,5 @@ def test_no_regular_expression_is_compiled_for_a_start(home: Path) -> None:
     script = f"import sys; sys.path.insert(0, {str(home / 'app')!r}); import daemon.application; print(*sys.modules)"
     argv = [str(home / "bin" / "python3"), "-I", "-S", "-c", script]
     loaded = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
-    assert "daemon.handles" in loaded
+    assert "daemon.processes" in loaded
     assert not {"re", "json", "base64", "contextlib", "dataclasses", "subprocess"} & set(loaded)
