@@ -1,16 +1,13 @@
-"""Shells that keep their state from command to command. Point 27."""
+"""Shells that keep their state from command to command. Point 27.
+
+Ten thousand commands in one of them: `test_sessions_long`.
+"""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from tests.conformance.cells import Box, over, with_shell
-
-pytestmark = pytest.mark.xfail(
-    strict=True, raises=AttributeError, reason="branch sessions: the client has none yet"
-)
 
 
 @over(where=with_shell)
@@ -81,13 +78,6 @@ def test_point_27_a_python_prompt(box: Box) -> None:
         assert b"42" in shell.input("6 * 7\n", expect=[">>> "]).output
         assert shell.input("exit(3)\n").exit_code == 3
         assert shell.run("echo back").output == b"back\n"
-
-
-@over("debian-0", "musl-65534", "busybox-0")
-def test_point_27_a_thousand_commands(box: Box) -> None:
-    with box.sandbox.session("work") as shell:
-        for number in range(1000):
-            assert shell.run(f"echo {number}").output_text == f"{number}\n"
 
 
 @over(where=with_shell)
