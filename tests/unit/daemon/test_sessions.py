@@ -22,7 +22,7 @@ def test_the_start_of_a_daemon_does_not_pay_for_sessions() -> None:
     argv = [sys.executable, "-S", "-c", script]
     ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = ended.stdout.split()
-    assert "daemon.handles" in loaded
+    assert "daemon.application" in loaded
     late = {"sandman.sessions", "termios", "daemon.pty", "daemon.sessions", "daemon.session"}
     assert not late & set(loaded)
 
