@@ -124,6 +124,8 @@ class Terminal:
             if left is not None and left <= 0:
                 raise TimeoutError(f"the terminal showed nothing for {timeout_s} s")
             await self._turn(left)
+        if self._screen.result is not None:
+            await self.aclose()
         return self._screen.read()
 
     async def write(self, data: str | bytes | bytearray | memoryview) -> None:
@@ -173,8 +175,6 @@ class Terminal:
                 pause = await self._after(error)
             if pause:
                 await anyio.sleep(pause)
-            if self._screen.result is not None:
-                await self.aclose()
 
     async def _connect(self) -> Answer:
         key = websocket.make_key()
@@ -239,8 +239,9 @@ class Terminal:
                 raise
 
     async def _break(self, answer: Answer) -> None:
-        """Of no use any more; who receives finds that, too, at once."""
-        self._screen.broken()
+        """Of no use any more; who receives finds that, too, at once, or has made another by now."""
+        if answer is self._answer:
+            self._screen.broken()
         await _stream(answer).aclose()
 
     def _fault(self, error: Exception) -> UnreachableError:

@@ -126,6 +126,8 @@ class Terminal:
             if left is not None and left <= 0:
                 raise TimeoutError(f"the terminal showed nothing for {timeout_s} s")
             self._turn(left)
+        if self._screen.result is not None:
+            self.close()
         return self._screen.read()
 
     def write(self, data: str | bytes | bytearray | memoryview) -> None:
@@ -175,8 +177,6 @@ class Terminal:
                 pause = self._after(error)
             if pause:
                 anyio.sleep(pause)
-            if self._screen.result is not None:
-                self.close()
 
     def _connect(self) -> Answer:
         key = websocket.make_key()
@@ -241,8 +241,9 @@ class Terminal:
                 raise
 
     def _break(self, answer: Answer) -> None:
-        """Of no use any more; who receives finds that, too, at once."""
-        self._screen.broken()
+        """Of no use any more; who receives finds that, too, at once, or has made another by now."""
+        if answer is self._answer:
+            self._screen.broken()
         _stream(answer).close()
 
     def _fault(self, error: Exception) -> UnreachableError:
