@@ -119,6 +119,7 @@ def spec(random: Dice) -> dict[str, object]:
         "env_mode": ("merge", "replace", "x"), "merge_stderr": (True, False),
         "output_limit": (0, 1, 10, 4096, 2**40), "timeout_s": (0.05, 0.3, -1, 1e-9, "1"),
         "attached_grace_s": (0.05, 301), "stdin_open": (True,), "detached": (True, False), "login": (True,),
+        "terminal": ({}, {"rows": 9, "cols": 9}, {"rows": 0}, {"term": ""}, 1),
     }  # fmt: skip
     for name, values in odds.items():
         if random.random() < 0.12:
@@ -167,6 +168,61 @@ def process(random: Dice) -> Ask:
         Ask("POST", f"{place}/signal", body=dumped({"signal": random.choice(("TERM", "KILL", "sigstop", 9, 0, 65, -1, "x", 10**30)), "tree": random.choice((True, False))})),
         Ask("DELETE", place),
     ))  # fmt: skip
+
+
+# --- sessions and terminals ---
+
+SESSIONS = ("default", "s1", "s2", "...", "a b", "")
+TYPED = (
+    "true",
+    "cd /work; pwd",
+    "exit 3",
+    "sleep 0.1 &",
+    "cat",
+    "(",
+    "seq 5000",
+    "kill -9 $$",
+    "a\0",
+    "",
+)
+
+
+def session(random: Dice) -> Ask:
+    """Something about a shell that keeps its state. The caller leaves before the longest answers."""
+    name = random.choice(SESSIONS)
+    place = f"/v1/sessions/{quote_from_bytes(name.encode())}"
+    if random.random() < 0.3:
+        body: dict[str, object] = {"name": name, "startup_timeout_s": 2, **some_of(random, ROOMS)}
+        return Ask("POST", "/v1/sessions", (), dumped(body), patience_s=10)
+    if random.random() < 0.5:
+        body = {"command": random.choice(TYPED), "timeout_s": 0.3, **some_of(random, LINES)}
+        return Ask(
+            "POST", f"{place}/run?wait_s={random.choice(('0.2', '1', 'x'))}", (), dumped(body)
+        )
+    return random.choice((
+        Ask("GET", "/v1/sessions"),
+        Ask("GET", place),
+        Ask("DELETE", place),
+        Ask("POST", f"{place}/input?wait_s=0.2", (), dumped({"data": "x\n", **some_of(random, LINES)})),
+        Ask("POST", f"{place}/interrupt?wait_s=0.5", (), dumped({"grace_s": 0.2, **some_of(random, LINES)})),
+        Ask("GET", f"/v1/processes/{random.choice(random.names)}/terminal?stdout=0"),
+        Ask("POST", f"/v1/processes/{random.choice(random.names)}/resize", (), dumped(some_of(random, ROOMS))),
+    ))  # fmt: skip
+
+
+ROOMS: dict[str, tuple[object, ...]] = {
+    "rows": (1, 24, 0, 70_000, "x"), "cols": (1, 80, -1), "columns": (80, 0), "shell": ("sh", "bash", "nowhere", 1),
+    "cwd": ("/work", "/nowhere", "\udcff"), "env": ({}, {"A": "b"}, {"": ""}), "rc": (False,), "key": ("k", 1),
+}  # fmt: skip
+LINES: dict[str, tuple[object, ...]] = {
+    "interactive": (True, 1), "expect": (["1"], [], [""] * 33, "x"), "on_timeout": ("leave", "x"),
+    "output_limit": (0, 10, 2**40), "command_id": ("c1", "c2", "é"), "target": ("c1",), "data_b64": ("AA==", "A"),
+}  # fmt: skip
+
+
+def some_of(random: Random, odds: dict[str, tuple[object, ...]]) -> dict[str, object]:
+    """A few of these members."""
+    return {name: random.choice(values) for name, values in odds.items() if random.random() < 0.15}
 
 
 # --- files ---
@@ -253,7 +309,9 @@ def dumped(body: object) -> bytes:
     return json.dumps(body).encode()
 
 
-KINDS: tuple[Callable[[Dice], Ask], ...] = (execution, execution, start, process, process, file, file, directory, archive, other)  # fmt: skip
+KINDS: tuple[Callable[[Dice], Ask], ...] = (
+    execution, execution, start, process, process, session, session, file, file, directory, archive, other,
+)  # fmt: skip
 
 
 def encode(ask: Ask) -> bytes:

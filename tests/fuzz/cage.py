@@ -34,8 +34,13 @@ for place in "$repository" "$python"; do
     mount -o remount,ro,bind "$root$place"
 done
 mount -t proc -o ro proc "$root/proc"
+mount -t tmpfs -o mode=755,size=1m fuzz "$root/dev"
 mknod -m 666 "$root/dev/null" c 1 3
 mknod -m 666 "$root/dev/zero" c 1 5
+mkdir "$root/dev/pts"
+mount -t devpts -o newinstance,ptmxmode=666 devpts "$root/dev/pts"
+ln -s pts/ptmx "$root/dev/ptmx"
+mount -o remount,ro "$root/dev"
 mkfifo "$root/work/fifo"
 echo 'root:x:0:0::/root:/bin/sh
 ann:x:1000:1000::/home/ann:/bin/sh' >"$root/etc/passwd"

@@ -54,6 +54,8 @@ def run(
             is_half = made * 2 >= calls or (time.monotonic() - began) * 2 >= seconds
             if is_half and not before:
                 before = resident_kib(daemon.pid)
+        for name in asks.SESSIONS[:4]:
+            connection.call(asks.Ask("DELETE", f"/v1/sessions/{name.replace(' ', '%20')}"))
         for exec_id in (*asks.IDS[:6], *dice.names):
             connection.call(asks.Ask("DELETE", f"/v1/processes/{exec_id}"))
         connection.close()
