@@ -124,6 +124,8 @@ class Instance:
     started_at: float | None = None
     expires_at: float | None = None
     request: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    hold: int | None = None
+    """Place of our gate among the pod's scheduling gates; None: nothing of ours holds it."""
     running: bool = False
     deleting: bool = False
     waiting: tuple[str, str] | None = None

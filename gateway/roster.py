@@ -32,6 +32,8 @@ class Roster:
         """By name. Where several namespaces have a pool of one name, the one told of last."""
         self._specs: dict[str, dict[str, PoolSpec]] = {}
         self.synced = trio.Event()
+        self.held: dict[str, float] = {}
+        """Placeholders that wait for `refill` to let them start: uid → since when (trio's clock)."""
         self._boots: dict[str, str] = {}
         self._changes: dict[str, trio.Event] = {}
 
@@ -61,6 +63,10 @@ class Roster:
         if instance is not None:
             self._boots[uid] = boot_id
             self._offer(instance)
+
+    def let_go(self, uid: str) -> None:
+        """A held placeholder may start: the watch will tell the same."""
+        self.held.pop(uid, None)
 
     def boot_id(self, uid: str) -> str | None:
         """The daemon start that was vetted."""
@@ -120,6 +126,7 @@ class Roster:
     def _seen(self, instance: Instance) -> Instance | None:
         instance = self.registry.put(instance)
         self._wake(instance.uid)
+        self._note_hold(instance)
         if is_free(instance):
             return None if instance.uid in self._boots else instance
         self.allocation.withdraw(instance.uid)
@@ -128,7 +135,14 @@ class Roster:
             self._boots.pop(instance.uid, None)
         return None
 
+    def _note_hold(self, instance: Instance) -> None:
+        if instance.hold is None or instance.deleting:
+            self.held.pop(instance.uid, None)
+        else:
+            self.held.setdefault(instance.uid, trio.current_time())
+
     def _gone(self, uid: str, ending: Ending) -> None:
+        self.held.pop(uid, None)
         self.registry.remove(uid, ending)
         self.allocation.forget(uid)
         self._boots.pop(uid, None)

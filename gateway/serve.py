@@ -21,6 +21,7 @@ from gateway.pool import Pool
 from gateway.provider import News, watching
 from gateway.provider.kubernetes import KubernetesProvider
 from gateway.proxy import Proxy
+from gateway.refill import Refill
 from gateway.registry import Registry
 from gateway.release import Releaser
 from gateway.roster import Roster
@@ -77,6 +78,7 @@ class Gateway:
         self.upstream = Upstream(self.credentials, settings)
         provider = KubernetesProvider(api, wall)
         fulfilment = Fulfilment(provider, self.upstream, self.roster, settings, wall)
+        self.refill = Refill(self.roster, provider, lambda: self.election.is_leader)
         self.pool = Pool(self.roster, fulfilment, self.upstream, settings)
         self.proxy = Proxy(self.roster, self.upstream, provider, settings)
         self.janitor = Janitor(
@@ -130,6 +132,7 @@ class Gateway:
             support.start_soon(watching.watch, self._api, self._settings.sandbox_namespaces, send)
             support.start_soon(self.pool.run, receive)
             support.start_soon(self.janitor.run)
+            support.start_soon(self.refill.run)
             if await self._start_unless_stopped(support, self.certificates.run):
                 support.start_soon(self.election.run)
                 try:

@@ -46,6 +46,9 @@ STATE_ENDED = "ended"
 
 # --- annotations ---------------------------------------------------------------------------------
 
+GATE_REFILL = f"{DOMAIN}/refill"
+"""Scheduling gate of a pool's template: the gateway decides when a new placeholder may start."""
+
 ANNOTATION_NONCE = f"{DOMAIN}/nonce"
 """Made anew by the webhook for each pod, whatever came in; input of the daemon's token."""
 ANNOTATION_KEY_ID = f"{DOMAIN}/key-id"

@@ -89,6 +89,9 @@ class Provider(Protocol):
             SandmanError: whether it did is not known.
         """
 
+    async def start(self, instance: Instance) -> None:
+        """Let a held placeholder start; one that is gone or was let go already is no error."""
+
     async def mark(self, instance: Instance, ending: Ending) -> None:
         """Write on exactly this pod why it ends, so that every replica tells the same; one that is gone
         already is no error."""

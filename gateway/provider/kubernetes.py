@@ -89,9 +89,15 @@ class KubernetesProvider:
             raise _failure(error) from error
         return pods.instance(pod)
 
+    async def start(self, instance: Instance) -> None:
+        """See `Provider.start`."""
+        await self._write(instance, patches.start(instance))
+
     async def mark(self, instance: Instance, ending: Ending) -> None:
         """See `Provider.mark`."""
-        operations = patches.ended(instance, ending)
+        await self._write(instance, patches.ended(instance, ending))
+
+    async def _write(self, instance: Instance, operations: list[patches.Operation]) -> None:
         try:
             await self._api.patch_json(
                 kube.PODS,

@@ -55,6 +55,16 @@ def claim(instance: Instance, assignment: Assignment, now: float) -> list[Operat
     return operations
 
 
+def start(instance: Instance) -> list[Operation]:
+    """The patch that lets a held placeholder start. Our gate alone goes: others have their owners."""
+    gate = f"/spec/schedulingGates/{instance.hold}"
+    return [
+        _operation("test", "/metadata/uid", instance.uid),
+        _operation("test", f"{gate}/name", names.GATE_REFILL),
+        {"op": "remove", "path": gate},
+    ]
+
+
 def ended(instance: Instance, ending: Ending) -> list[Operation]:
     """The patch that writes why a sandbox ends."""
     told: dict[str, object] = {"reason": ending.reason, "detail": ending.detail}
@@ -73,6 +83,9 @@ def cold_pod(spec: PoolSpec, name: str, assignment: Assignment) -> dict[str, Any
     body: dict[str, Any] = template["spec"]
     body["containers"][0]["image"] = assignment.image
     body["activeDeadlineSeconds"] = _deadline(assignment, 0.0)
+    gates = body.pop("schedulingGates", None) or ()
+    # Somebody waits for this one.
+    body["schedulingGates"] = [one for one in gates if one["name"] != names.GATE_REFILL]
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -54,6 +54,7 @@ def instance(pod: Pod) -> Instance:
         started_at=_seconds(pod.status.start_time),
         expires_at=expires_at,
         request=load_object(meta.annotation(names.ANNOTATION_REQUEST)),
+        hold=_hold(pod),
         running=main is not None and main.state is not None and main.state.running is not None,
         deleting=meta.deletion_timestamp is not None,
         waiting=_waiting(main),
@@ -104,6 +105,11 @@ def load_object(text: str) -> Mapping[str, object]:
 def _refuse(constant: str) -> object:
     """NaN and Infinity, which Python reads and no other JSON reader does."""
     raise ValueError(constant)
+
+
+def _hold(pod: Pod) -> int | None:
+    gates = [gate.name for gate in pod.spec.scheduling_gates or ()]
+    return gates.index(names.GATE_REFILL) if names.GATE_REFILL in gates else None
 
 
 def _waiting(main: ContainerStatus | None) -> tuple[str, str] | None:

@@ -311,20 +311,29 @@ def apply(document: Object, operation: Object) -> None:
     *path, last = [
         part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]
     ]
+    missing = refuse(422, "Invalid", f"the path {operation['path']} is missing")
     place: Any = document
     for part in path:
-        place = place[int(part)] if isinstance(place, list) else place.get(part)
+        place = member(place, part)
         if place is None:
-            raise refuse(422, "Invalid", f"the path {operation['path']} is missing")
+            raise missing
     kind, value = operation["op"], operation.get("value")
-    if kind == "test" and place.get(last) != value:
+    if kind == "test" and member(place, last) != value:
         raise refuse(422, "Invalid", f"testing {operation['path']} failed")
-    if kind in {"remove", "replace"} and last not in place:
-        raise refuse(422, "Invalid", f"{operation['path']} does not exist")
+    if kind in {"remove", "replace"} and member(place, last) is None:
+        raise missing
+    key = int(last) if isinstance(place, list) else last
     if kind == "remove":
-        del place[last]
+        del place[key]
     elif kind in {"add", "replace"}:
-        place[last] = value
+        place[key] = value
+
+
+def member(place: Any, part: str) -> Any:
+    """A field of an object or an item of a list; None where there is none."""
+    if isinstance(place, list):
+        return place[int(part)] if part.isdecimal() and int(part) < len(place) else None
+    return place.get(part)
 
 
 def merge(document: Object, patch: Object) -> None:

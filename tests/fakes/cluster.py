@@ -44,6 +44,7 @@ class FakeCluster:
         self.up_at: dict[str, float] = {}
         self.bad_images: dict[str, str] = {}
         self.fail_claims: list[Exception] = []
+        self.fail_starts: list[Exception] = []
         self.fail_discards: list[Exception] = []
         self.writes: list[tuple[str, str]] = []
         self.delay_before = 0.0
@@ -124,6 +125,14 @@ class FakeCluster:
         await trio.sleep(self.delay_after)
         self._judge_image(taken)
         return taken
+
+    async def start(self, instance: Instance) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.fail_starts:
+            raise self.fail_starts.pop(0)
+        self.writes.append(("start", instance.name))
+        if instance.uid in self.pods:
+            self._put(dataclasses.replace(self.pods[instance.uid], hold=None))
 
     async def mark(self, instance: Instance, ending: Ending) -> None:
         await trio.lowlevel.checkpoint()

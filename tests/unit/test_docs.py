@@ -68,7 +68,7 @@ def test_every_route_is_documented():
 
 @pytest.mark.parametrize(
     "name",
-    sorted(k for k in vars(names) if k.startswith(("LABEL_", "ANNOTATION_"))),
+    sorted(k for k in vars(names) if k.startswith(("LABEL_", "ANNOTATION_", "GATE_"))),
 )
 def test_every_label_and_annotation_is_documented(name):
     value = getattr(names, name)

@@ -158,6 +158,12 @@ class Container(Object, frozen=True):
     resources: ResourceRequirements | None = None
 
 
+class SchedulingGate(Object, frozen=True):
+    """What keeps a pod from being scheduled."""
+
+    name: str = ""
+
+
 class PodSpec(Object, frozen=True):
     """What the pod was asked to be."""
 
@@ -170,6 +176,7 @@ class PodSpec(Object, frozen=True):
     runtime_class_name: str | None = None
     service_account_name: str = ""
     host_network: bool = False
+    scheduling_gates: list[SchedulingGate] | None = None
 
 
 class StateWaiting(Object, frozen=True):

@@ -175,6 +175,42 @@ async def test_a_cold_pod_is_made_from_the_template_and_carries_the_claim():
             await provider.create(SPEC, "cold-2", assignment())
 
 
+async def held_one(server: ApiServer, api: kube.Kube, *gates: str) -> Instance:
+    server.put("pods", placeholder("p1"))
+    server.named("pods", "p1")["spec"]["schedulingGates"] = [{"name": one} for one in gates]
+    return pods.instance(await api.get(kube.PODS, "p1", namespace=NAMESPACE))
+
+
+async def test_a_held_placeholder_is_let_go_and_gates_of_others_stay():
+    async with provided() as (server, provider, api):
+        one = await held_one(server, api, "example.com/theirs", names.GATE_REFILL)
+        assert one.hold == 1
+        await provider.start(one)
+        left = pods.instance(await api.get(kube.PODS, "p1", namespace=NAMESPACE))
+        assert server.named("pods", "p1")["spec"]["schedulingGates"] == [
+            {"name": "example.com/theirs"}
+        ]
+        assert left.hold is None
+        # Told late that it is held, the write finds nothing of ours to take away.
+        await provider.start(one)
+        await provider.start(dataclasses.replace(one, hold=0))
+        await provider.start(dataclasses.replace(one, uid="another"))
+        assert len(server.named("pods", "p1")["spec"]["schedulingGates"]) == 1
+        await provider.delete(one)
+        await provider.start(one)
+
+
+async def test_a_pod_that_somebody_waits_for_is_not_held():
+    gates = [{"name": names.GATE_REFILL}, {"name": "example.com/theirs"}]
+    held = template()
+    held["spec"]["schedulingGates"] = gates
+    async with provided() as (server, provider, _):
+        server.admit = injected
+        await provider.create(dataclasses.replace(SPEC, template=held), "cold-1", assignment())
+        assert server.named("pods", "cold-1")["spec"]["schedulingGates"] == gates[1:]
+    assert held["spec"]["schedulingGates"] == gates
+
+
 async def test_a_delete_never_hits_another_pod_of_the_name():
     async with provided() as (server, provider, api):
         one = await free_one(server, api)
