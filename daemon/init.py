@@ -1,8 +1,8 @@
 """PID 1's first duty: to wait for every child, and no child twice.
 
 A command is reaped by its owner, who polls it. One thread reaps what else there is: orphans, of which
-the main thread is told by SIGCHLD, and what has no owner any more; where the kernel has no pidfd to
-poll, all. It looks first, without reaping, and leaves alone what has started and is not yet registered.
+the main thread is told by SIGCHLD, and what has no owner; where the kernel has no pidfd to poll, all. It
+looks first, without reaping, and leaves alone what has started and is not yet registered.
 All reap under the lock that covers registering. So a command that ends at once is registered when it is
 reaped, and no other code can take its status: with a second waiter that knew nothing of the first half
 of all exit codes came back as 0 when it was tried.
@@ -50,19 +50,41 @@ class Reaper:
         self.adopt: Callable[[bytes, resource.struct_rusage], None] | None = None
         """Called with the tag and usage of an orphan that has ended."""
         self._maybe_children = threading.Event()
-        self._options = os.WEXITED | os.WNOWAIT
-        if _has_pidfd():
-            self._options |= os.WNOHANG
+        self._has_pidfd = _has_pidfd()
+        self._unowned: set[int] = set()
+        """Watched by nobody else: while there is one the reaper waits for it."""
 
     def start(self) -> None:
         """Wait from now on, in a thread of its own."""
         threading.Thread(target=self._run, name="reaper", daemon=True).start()
 
-    def watch(self, pid: int, callback: Callable[[Ended], None], inherited_kib: int = 0) -> None:
-        """Have this called when the child has ended; the caller holds `lock`."""
+    def watch(
+        self,
+        pid: int,
+        callback: Callable[[Ended], None],
+        inherited_kib: int = 0,
+        *,
+        is_owned: bool = False,
+    ) -> None:
+        """Have this called when the child has ended; the caller holds `lock`.
+
+        Args:
+            pid: of the child.
+            callback: called in the thread that reaps it.
+            inherited_kib: see `Ended`.
+            is_owned: somebody polls it, and calls `reap` when it has ended.
+        """
         self._watched[pid] = (callback, inherited_kib)
-        if not self._options & os.WNOHANG:
+        if not (is_owned and self._has_pidfd):
+            self._unowned.add(pid)
             self._maybe_children.set()
+
+    def attend(self, pid: int) -> None:
+        """A watched child has no owner after all."""
+        with self.lock:
+            if pid in self._watched:
+                self._unowned.add(pid)
+                self._maybe_children.set()
 
     def signal(self, pid: int, number: int, callback: Callable[[Ended], None]) -> bool:
         """Signal a child that is watched with this callback; False: it has ended.
@@ -97,9 +119,12 @@ class Reaper:
             self._maybe_children.wait(_IDLE_S)
 
     def reap_one(self) -> bool:
-        """Reap one child; False when there is none to reap, or where owners cannot, none at all."""
+        """Reap one child; waits while there is one without an owner. False: there is none to reap."""
+        options = os.WEXITED | os.WNOWAIT
+        if self._has_pidfd and not self._unowned:
+            options |= os.WNOHANG
         try:
-            peek = os.waitid(os.P_ALL, 0, self._options)
+            peek = os.waitid(os.P_ALL, 0, options)
         except ChildProcessError:
             return False
         if peek is None:
@@ -123,6 +148,7 @@ class Reaper:
             return None  # it never became a program, and who started it has reaped it
         if not found:
             return None
+        self._unowned.discard(pid)
         callback, inherited_kib = self._watched.pop(pid, (None, 0))
         if callback is not None:
             return lambda: callback(Ended(status, usage, inherited_kib))

@@ -111,13 +111,14 @@ class Process:
         self.end = end
         self.nudge()
 
-    def wait_by(self, reap: Callable[[int], None]) -> None:
-        """From now on the owner may reap the leader itself."""
+    def wait_by(self, reap: Callable[[int], None]) -> bool:
+        """From now on the owner reaps the leader itself; False: it cannot."""
         try:
             self.pidfd = os.pidfd_open(self.pid)
         except OSError:
-            return
+            return False
         self._reap = reap
+        return True
 
     def reap(self) -> None:
         """The leader seems to have ended."""

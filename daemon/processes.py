@@ -145,8 +145,11 @@ class Processes:
                 fds = _open_terminal(process, spec.terminal, program.user, child)
             else:
                 fds = self._open_pipes(process, spec, child)
-            process.pid = spawn(program, fds, self._reaper, process.on_end, self._oom_score)
-            process.wait_by(self._reaper.reap)
+            process.pid = spawn(
+                program, fds, self._reaper, process.on_end, self._oom_score, is_owned=True
+            )
+            if not process.wait_by(self._reaper.reap):
+                self._reaper.attend(process.pid)
             if process.stdin is not None:
                 process.stdin.feed(spec.stdin or b"")
         finally:

@@ -72,6 +72,8 @@ def spawn(
     reaper: Reaper,
     on_end: Callable[[Ended], None],
     oom_score: int = -1,
+    *,
+    is_owned: bool = False,
 ) -> int:
     """Start the program as leader of a session of its own; its pid.
 
@@ -81,13 +83,20 @@ def spawn(
         reaper: waits for it.
         on_end: called, in the reaper's thread, when it has ended.
         oom_score: its `oom_score_adj`; -1: the daemon's own.
+        is_owned: see `Reaper.watch`.
 
     Raises:
         DirectoryError: from the OSError that says why.
         OSError: the program did not start.
     """
     if _start_natively is None:
-        return _spawn_plainly(program, fds, reaper, on_end, oom_score)
+        return _spawn_plainly(
+            program,
+            fds,
+            reaper,
+            lambda pid: reaper.watch(pid, on_end, is_owned=is_owned),
+            oom_score,
+        )
     user = program.user
     pid: int
     pid, stage, number, peak_kib = _start_natively(
@@ -105,7 +114,7 @@ def spawn(
     if number != 0:
         raise _failure(stage, number)
     with reaper.lock:
-        reaper.watch(pid, on_end, peak_kib)
+        reaper.watch(pid, on_end, peak_kib, is_owned=is_owned)
         _claim(pid)
     return pid
 
@@ -129,7 +138,7 @@ def _spawn_plainly(
     program: Program,
     fds: Descriptors,
     reaper: Reaper,
-    on_end: Callable[[Ended], None],
+    watch: Callable[[int], None],
     oom_score: int,
 ) -> int:
     error: OSError | None = None
@@ -137,7 +146,7 @@ def _spawn_plainly(
         try:
             with reaper.lock:
                 pid = _start(program, path, fds)
-                reaper.watch(pid, on_end)
+                watch(pid)
         except (FileNotFoundError, NotADirectoryError, PermissionError) as failure:
             error = error or failure
             continue

@@ -30,6 +30,7 @@ from sandman import wire
 from sandman.errors import BadRequestError
 from tests.unit.daemon.conftest import IN_ITS_OWN_NAMESPACE
 from tests.unit.daemon.harness import Daemon, exec_request, joined, problem, wait_until
+from tests.unit.daemon.shells import Shell
 from tests.unit.daemon.test_exec_background import zombies_of
 
 if TYPE_CHECKING:
@@ -379,6 +380,19 @@ def test_what_is_started_but_not_yet_known_is_left_alone(monkeypatch: pytest.Mon
     assert [os.waitstatus_to_exitcode(end.status) for end in ends] == [7]
     reaper.reap(pid)
     assert len(ends) == 1
+
+
+def test_27_the_end_of_a_child_without_an_owner_is_seen_at_once(
+    start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    # Nobody polls a session's shell by pidfd; the reaper must not leave it to its seldom look.
+    seldom = "from daemon import init\ninit._IDLE_S = 3600.0"
+    fresh = start(program=broken(tmp_path, seldom))
+    shell = Shell(fresh, shell="bash")
+    assert fresh.sh("exit 3").exit_code == 3
+    result = shell.run("exit 4")
+    assert (result.state, result.exit_code) == ("ended", 4)
+    assert fresh.sh("exit 5").exit_code == 5
 
 
 WITHOUT_PIDFD = """
