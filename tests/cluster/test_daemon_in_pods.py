@@ -83,8 +83,12 @@ with_shell = pytest.mark.parametrize("box", WITH_SHELL, indirect=True)
 def others(box: Sandbox) -> set[int]:
     """Pids of what runs there besides the daemon and the one who looks."""
     script = (
-        "import os; print(*(n for n in os.listdir('/proc') if n.isdigit() and int(n) not in (1, os.getpid())"
-        " and ') Z ' not in open(f'/proc/{n}/stat').read()))"
+        "import os\n"
+        "for name in os.listdir('/proc'):\n"
+        "    if name.isdigit() and int(name) not in (1, os.getpid()):\n"
+        "        try: state = open(f'/proc/{name}/stat').read().rpartition(')')[2].split()[0]\n"
+        "        except OSError: continue\n"  # it has just ended
+        "        if state not in 'ZX': print(name)"
     )
     return set(map(int, box.exec([*PYTHON, script], check=True).stdout.split()))
 
