@@ -57,7 +57,7 @@ lint: setup ## everything that reads the code without running it
 	$(VENV)/bin/mypy
 	$(VENV)/bin/mypy --explicit-package-bases scripts benchmarks
 	$(VENV)/bin/flake8-async --enable=$(ASYNC),ASYNC900 $$(find sandman gateway webhook -name '*.py')
-	$(VENV)/bin/flake8-async --enable=$(ASYNC) $$(find tests -name '*.py')
+	$(VENV)/bin/flake8-async --enable=$(ASYNC) $$(grep -rlE --include='*.py' 'async |trio|anyio' tests)
 	PYTHONPATH=. $(VENV)/bin/lint-imports
 	$(PY) scripts/unasync.py --check
 	@if command -v shellcheck >/dev/null; then shellcheck .ci/run; \
@@ -139,6 +139,10 @@ fuzz: setup $(VENV)/.fuzz ## fuzz what reads bytes from elsewhere, FUZZ_MINUTES 
 .PHONY: soak
 soak: setup ## 10,000 commands that leave orphans, and 50 long outputs, to one daemon as PID 1
 	$(PY) -m tests.soak
+	SANDMAN_TEST_COMMANDS=10000 $(PY) $(PYTEST)=build/junit/soak-sessions.xml tests/conformance/test_sessions_long.py
+	SANDMAN_TEST_ORPHANS=1000 $(PY) $(PYTEST)=build/junit/soak-orphans.xml tests/unit/daemon/test_trees.py -k test_28
+	SANDMAN_TEST_HISTORIES=10000 $(PY) $(PYTEST)=build/junit/soak-fairness.xml -o timeout=3600 \
+		tests/unit/gateway/test_fairness.py
 
 .PHONY: clean
 clean: ## what was built here; caches below ~/.cache stay
