@@ -14,6 +14,9 @@ import binascii
 import struct
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from sandman.claims import Claim as Claim  # noqa: PLC0414 - told on: `wire.Claim`
+from sandman.claims import Info as Info  # noqa: PLC0414
+from sandman.claims import LeaseTerms as LeaseTerms  # noqa: PLC0414
 from sandman.errors import BadRequestError
 from sandman.fields import Fields as Fields  # noqa: PLC0414 - told on: `wire.Fields`
 from sandman.fields import load_object as load_object  # noqa: PLC0414
@@ -309,88 +312,3 @@ def _stream_json(name: str, data: bytes) -> dict[str, object]:
             name: data.decode("utf-8", "replace"),
             f"{name}_b64": binascii.b2a_base64(data, newline=False).decode(),
         }
-
-
-# --- the handshake -------------------------------------------------------------------------------
-
-
-class Claim(NamedTuple):
-    """What the gateway tells a daemon whose pod it has just taken.
-
-    `claim_id` names the claim: the same one again is answered alike, another is refused.
-    `previous_boot_id` is the start of the daemon before an image swap: a daemon that is still that
-    one must refuse, it is about to be stopped. `env`, `workdir` and `user` hold for all commands.
-    """
-
-    claim_id: str
-    previous_boot_id: str | None = None
-    env: tuple[tuple[str, str], ...] = ()
-    workdir: str | None = None
-    user: str | int | None = None
-
-    def to_json(self) -> dict[str, object]:
-        """The members of the JSON body."""
-        body = {k: v for k, v in self._asdict().items() if v is not None and k != "env"}
-        if self.env:
-            body["env"] = dict(self.env)
-        return body
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, object]) -> Self:
-        """Parse the members of a JSON body.
-
-        Raises:
-            BadRequestError: names the field at fault.
-        """
-        reader = Fields(body)
-        claim_id = reader.text("claim_id")
-        if not claim_id:
-            raise reader.fail("claim_id", "a string that is not empty")
-        claim = cls(
-            claim_id=claim_id,
-            previous_boot_id=reader.text("previous_boot_id"),
-            env=reader.environment("env"),
-            workdir=reader.text("workdir"),
-            user=reader.text_or_int("user"),
-        )
-        reader.finish()
-        return claim
-
-
-class Info(NamedTuple):
-    """What a daemon says of itself: answer of `GET /v1/info` and of the claim."""
-
-    boot_id: str
-    version: str = ""
-    claim_id: str | None = None
-    uptime_s: float = 0.0
-    workdir: str = "/"
-    uid: int = 0
-    gid: int = 0
-    running: int = 0
-
-    def to_json(self) -> dict[str, object]:
-        """The members of the JSON body."""
-        return dict(self._asdict())
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, object]) -> Self:
-        """Parse; members that this version does not know are passed over.
-
-        Raises:
-            BadRequestError: what answered is not a daemon.
-        """
-        reader = Fields(body)
-        boot_id = reader.text("boot_id")
-        if not boot_id:
-            raise reader.fail("boot_id", "a string that is not empty")
-        return cls(
-            boot_id=boot_id,
-            version=reader.text("version") or "",
-            claim_id=reader.text("claim_id"),
-            uptime_s=reader.seconds("uptime_s") or 0.0,
-            workdir=reader.text("workdir") or "/",
-            uid=reader.count("uid", 0, 2**32),
-            gid=reader.count("gid", 0, 2**32),
-            running=reader.count("running", 0, 2**32),
-        )
