@@ -76,13 +76,13 @@ test-cluster: setup ## tests on the real cluster; it stays up if it was up
 
 .PHONY: test-conformance
 test-conformance: setup ## the daemon in images of all kinds under runc, no cluster (root, Debian)
-	$(PY) $(PYTEST)=build/junit/test-conformance.xml tests/conformance
+	$(PY) $(PYTEST)=build/junit/test-conformance.xml tests/conformance tests/runc
 
 .PHONY: test-all
 test-all: setup ## all of them in one session, with the coverage gate: what CI runs
 	$(VENV)/bin/coverage erase
 	$(VENV)/bin/coverage run $(PYTEST)=build/junit/test-all.xml $(PARALLEL) \
-		tests/unit tests/flow tests/conformance tests/cluster
+		tests/unit tests/flow tests/conformance tests/runc tests/cluster
 	$(VENV)/bin/coverage combine --quiet
 	$(VENV)/bin/coverage report
 

@@ -3,7 +3,7 @@
 It runs in images that it knows nothing of, beside processes that may be hostile, as a static Python
 with a cut-down standard library. Hence the charter:
 
-- Standard library only, and of this repository only `sandman.{wire,handles,fields,names,errors,version}`
+- Standard library only, and of this repository only `sandman.{wire,claims,handles,fields,names,errors,version}`
   and, for files, `sandman.{sparse,tar,pack,unpack,descent}`.
 - Nothing of the image is needed: no shell, libc, user, /proc, /dev, /tmp, writable root. What is
   there is used; what is not makes one call fail with a typed error, never the daemon.
@@ -23,6 +23,6 @@ the first such call); `runner` (sees a command through) and `follow` (who reads 
 and `connection`; `stop` (ends trees) and `exchange`; `processes` (the table), `drain` and `http1`
 (sans-IO); `process` (one command, its readers) and `launch` (what to start); `streams` (its pipes);
 `spawn` (starts it) and `state`; `identity` (as whom files are worked on); `init` (reaps) and `files`;
-at the bottom `users`, `tree`, `usage`, `outputs`, `kernel`, `signals`, `log`, `config`. `delivery` is
-the sub-command `copy`.
+at the bottom `users`, `lease`, `tree`, `usage`, `outputs`, `kernel`, `signals`, `log`, `config`.
+`delivery` is the sub-command `copy`; `wrap` runs a pod's own command.
 """

@@ -1,4 +1,5 @@
-"""The daemon's command line: `serve` (the default), or `copy TARGET` in the init container."""
+"""The daemon's command line: `serve` (the default), `serve -- COMMAND…` before a pod's own command, or
+`copy TARGET` in the init container."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import sys
 
 from daemon import config, kernel, log
 
-_USAGE = "usage: serve | copy TARGET"
+_USAGE = "usage: serve | serve -- COMMAND... | copy TARGET"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -15,7 +16,9 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     match arguments:
         case [] | ["serve"]:
-            return _serve()
+            return _serve([])
+        case ["--", _, *_] | ["serve", "--", _, *_]:
+            return _serve(arguments[arguments.index("--") + 1 :])
         case ["copy", target]:
             return _copy(target)
         case _:
@@ -23,24 +26,36 @@ def main(argv: list[str] | None = None) -> int:
             return 2
 
 
-def _serve() -> int:
-    """Listen, and only then load the greater part."""
+def _serve(command: list[str]) -> int:
+    """Listen, and only then load the greater part. `command`: the pod's own, to be wrapped."""
     from daemon import signals  # noqa: PLC0415 - `copy` needs none of it
     from daemon.listener import listen  # noqa: PLC0415
 
     kernel.fill_standard_descriptors()
     asked = signals.block_signals()
+    if command:
+        from daemon import wrap  # noqa: PLC0415 - sandboxes need none of it
+
+        wrap.block_signals(asked)
     try:
         settings = config.Config.from_env(os.environ)
         sock = listen(settings.port)
     except (config.ConfigError, OSError) as error:
         log.line(f"cannot serve: {error}")
-        return 1
+        return _cannot_serve(command)
     log.line(f"listens on port {sock.getsockname()[1]}")
 
     from daemon.serve import serve  # noqa: PLC0415
 
-    return serve(settings, sock, asked)
+    return serve(settings, sock, asked, command)
+
+
+def _cannot_serve(command: list[str]) -> int:
+    if not command:
+        return 1
+    from daemon import wrap  # noqa: PLC0415 - somebody's production does not need us
+
+    return wrap.instead(command)
 
 
 def _copy(target: str) -> int:

@@ -11,39 +11,39 @@ from typing import TYPE_CHECKING
 from daemon.handshake import Handshake
 from daemon.processes import Processes
 from daemon.routes import ANY, PORTS, Later, Routes
-from daemon.state import Sandbox
 from daemon.usage import Meter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from daemon.archives import Archives
     from daemon.config import Config
     from daemon.directories import Directories
     from daemon.execution import Executions
     from daemon.handles import Handles
     from daemon.init import Reaper
+    from daemon.lease import Watch
     from daemon.ports import Ports
     from daemon.routes import Handler
     from daemon.runner import Runner
     from daemon.sessions import Sessions
+    from daemon.state import Sandbox
     from daemon.transfers import Transfers
+    from daemon.tree import Life
 
 
 def build(
-    config: Config, reaper: Reaper, environment: Mapping[bytes, bytes], workdir: bytes
+    config: Config, reaper: Reaper, sandbox: Sandbox, lease: Watch, spared: tuple[Life, ...] = ()
 ) -> Routes:
     """The application of one sandbox.
 
     Args:
         config: the daemon's settings.
         reaper: waits for the commands.
-        environment: what commands get of the daemon's own environment.
-        workdir: where commands run that name no directory.
+        sandbox: where and as whom commands run.
+        lease: is told of each call.
+        spared: lives of processes that are not ours to end.
     """
-    sandbox = Sandbox(environment, workdir)
-    processes = Processes(sandbox, reaper, Meter())
-    handshake = Handshake(sandbox, processes)
+    processes = Processes(sandbox, reaper, Meter(), spared)
+    handshake = Handshake(sandbox, processes, lease)
     runner = Later(lambda: _runner(processes))
     executions = Later(lambda: _executions(processes, runner.made()))
     handles = Later(lambda: _handles(processes, runner.made()))
@@ -55,6 +55,7 @@ def build(
     table: dict[str, dict[str, Handler]] = {
         "/healthz": {},
         "/v1/claim": {"POST": handshake.claim},
+        "/v1/renew": {"POST": handshake.renew},
         "/v1/info": {"GET": handshake.info},
         "/v1/exec": {"POST": executions.to("run")},
         "/v1/processes": {"GET": handles.to("list"), "POST": handles.to("start")},
@@ -82,7 +83,7 @@ def build(
         "/v1/archive": {"GET": archives.to("get"), "PUT": archives.to("put")},
         PORTS: {ANY: ports.to("call")},
     }
-    return Routes(table, config.token_sha256, sandbox.boot_id)
+    return Routes(table, config.token_sha256, sandbox.boot_id, lease)
 
 
 # Each imports what few sandboxes need, or what all need a moment later: see `Later`.

@@ -27,10 +27,17 @@ class Drain:
         self._is_started = False
 
     def take(self, fd: int) -> None:
-        """Read this descriptor to its end, then close it."""
+        """Read this descriptor to its end, then close it.
+
+        One that cannot be watched stays as it is, for ever: who holds its other end will wait then.
+        """
         with self._lock:
             self._count += 1
-            self._poll.register(fd, select.EPOLLIN)
+            try:
+                self._poll.register(fd, select.EPOLLIN)
+            except OSError as error:  # the user's watches are used up, by what runs in the sandbox
+                log.line(f"a pipe is not drained: {error}")
+                return
             if not self._is_started:
                 self._is_started = self._start()
 

@@ -9,6 +9,7 @@ import errno
 import os
 import stat
 
+from daemon import kernel
 from sandman import sparse
 from sandman.errors import (
     BadRequestError,
@@ -20,6 +21,7 @@ from sandman.errors import (
     PathNotFoundError,
     SandmanError,
     TooLargeError,
+    UnreachableError,
 )
 
 _ERRORS: dict[int, type[SandmanError]] = {
@@ -53,11 +55,19 @@ MAX_ASIDE_BYTES = 64 * 1024 * 1024
 
 
 def translate(error: OSError, path: bytes) -> SandmanError:
-    """The kernel's refusal as an error of ours that names the path."""
-    cls = _ERRORS.get(error.errno or 0)
+    """The kernel's refusal as an error of ours that names the path.
+
+    A file system may refuse with any number (a server that went away, an encryption key that is not
+    there): then the path cannot be read or written, and the kernel's name for it is among the facts.
+    """
+    number = error.errno or 0
     text = f"{os.fsdecode(path)}: {error.strerror or error}"
+    if number in kernel.NO_ROOM:
+        return UnreachableError(text, field="path", cause="sandbox", retry_after=1.0)
+    cls = _ERRORS.get(number)
     if cls is None:
-        return SandmanError(text)
+        name = errno.errorcode.get(number, str(number))
+        return PathDeniedError(text, field="path", facts={"errno": name})
     if cls is IsADirectoryPathError and error.errno == errno.EISDIR:
         text = f"{os.fsdecode(path)}: is a directory"
     return cls(text, field="path")

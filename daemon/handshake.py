@@ -1,4 +1,4 @@
-"""`POST /v1/claim` and `GET /v1/info`: who this daemon is and whom it serves."""
+"""`POST /v1/claim`, `POST /v1/renew`, `GET /v1/info`: who this daemon is, whom it serves, and how long."""
 
 from __future__ import annotations
 
@@ -10,25 +10,40 @@ from sandman import names, wire
 
 if TYPE_CHECKING:
     from daemon.exchange import Exchange
+    from daemon.lease import Watch
     from daemon.processes import Processes
     from daemon.state import Sandbox
 
 _MAX_CLAIM_BYTES = 4 * 1024 * 1024
 """A claim is an environment and some names; the kernel itself takes 2 MiB of environment."""
+_MAX_RENEWAL_BYTES = 4096
 
 
 class Handshake:
-    """The handlers of `claim` and `info`."""
+    """The handlers of `claim`, `renew` and `info`."""
 
-    def __init__(self, sandbox: Sandbox, processes: Processes) -> None:
+    def __init__(self, sandbox: Sandbox, processes: Processes, lease: Watch) -> None:
         self._sandbox = sandbox
         self._processes = processes
+        self._lease = lease
 
     def claim(self, exchange: Exchange) -> None:
-        """Take a claim, once."""
-        body = wire.load_object(exchange.read_body(_MAX_CLAIM_BYTES))
-        self._sandbox.accept(wire.Claim.from_json(body))
+        """Take a claim, once. The same one again sets its lease anew."""
+        claim = wire.Claim.from_json(wire.load_object(exchange.read_body(_MAX_CLAIM_BYTES)))
+        self._sandbox.accept(claim)
+        if claim.lease is not None:
+            self._lease.agree(claim.lease)
         self.info(exchange)
+
+    def renew(self, exchange: Exchange) -> None:
+        """Set how long the lease is from now on."""
+        body = wire.Fields(wire.load_object(exchange.read_body(_MAX_RENEWAL_BYTES)))
+        ttl_s = body.seconds("ttl_s")
+        if ttl_s is None:
+            raise body.fail("ttl_s", "a number of seconds greater than 0")
+        body.finish()
+        terms = self._lease.renew(ttl_s)
+        exchange.respond(Response(200, dump(terms.to_json()), names.MEDIA_JSON))
 
     def info(self, exchange: Exchange) -> None:
         """Tell boot, claim and defaults."""

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
+NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS})
+"""What runs in the sandbox has it all just now; it may pass."""
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 

@@ -23,6 +23,7 @@ from sandman.errors import (
     PathDeniedError,
     PathNotFoundError,
     SandmanError,
+    UnreachableError,
     UserUnsupportedError,
 )
 
@@ -190,6 +191,8 @@ def explain(error: OSError | DirectoryError, program: Program) -> SandmanError |
 _NO_PROGRAM = frozenset({errno.EACCES, errno.ENOEXEC, errno.EISDIR, errno.EPERM, errno.ELOOP})
 _NO_ROOM = frozenset({errno.E2BIG, errno.EAGAIN, errno.ENOMEM, errno.ETXTBSY})
 """The sandbox's own limits: a shell would say the same and go on."""
+_NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
+"""Of the daemon's, for the command's pipes: no shell would come to this."""
 
 
 def _explain_program(error: OSError, program: Program) -> SandmanError | StartFailedError:
@@ -203,4 +206,7 @@ def _explain_program(error: OSError, program: Program) -> SandmanError | StartFa
         return StartFailedError(126, "not_executable", message)
     if error.errno in _NO_ROOM:
         return StartFailedError(126, None, message)
+    if error.errno in _NO_DESCRIPTOR:
+        text = f"{name} did not start: {error.strerror}"
+        return UnreachableError(text, cause="sandbox", retry_after=1.0)
     return InternalError(f"{name} did not start: {error}")

@@ -8,12 +8,20 @@ import threading
 from typing import TYPE_CHECKING
 
 from daemon import kernel, tree
+from daemon.forgotten import Forgotten
 from daemon.launch import StartFailedError, explain, plan
 from daemon.process import ROOM_BYTES, Process
 from daemon.spawn import Descriptors, DirectoryError, spawn
 from daemon.streams import Stdin, Stream
 from sandman import names
-from sandman.errors import BadRequestError, ConflictError, NotFoundError, SandmanError
+from sandman.errors import (
+    BadRequestError,
+    ConflictError,
+    NotFoundError,
+    OutcomeUnknownError,
+    SandmanError,
+    UnreachableError,
+)
 
 if TYPE_CHECKING:
     import resource
@@ -29,8 +37,8 @@ if TYPE_CHECKING:
 NULL = "/dev/null"
 _NULL_DEVICE = os.makedev(1, 3)
 MAX_ENDED = 1024
-"""Ended commands remembered, so that an id is not run twice: some 3 MB. Whoever asks again after a
-lost answer does so within seconds, and no agent runs so many commands in that time."""
+"""Ended commands remembered whole: some 3 MB. Whoever asks again after a lost answer does so within
+seconds, and no agent runs so many commands in that time. Of older ones the names are kept."""
 MAX_ENDED_SHELLS = 64
 """Whose background jobs are still told from a command's own."""
 MAX_KEPT_BYTES = 32 * 1024 * 1024
@@ -42,15 +50,30 @@ connection finds again what was on its way."""
 
 
 class Processes:
-    """All commands of the sandbox by exec id: the running, and the last ones that ended."""
+    """All commands of the sandbox by exec id: the running, and the last ones that ended.
 
-    def __init__(self, sandbox: Sandbox, reaper: Reaper, meter: usage.Meter) -> None:
+    Args:
+        sandbox: where and as whom they run.
+        reaper: waits for them.
+        meter: counts what they use.
+        spared: lives of processes that are no command of ours and must outlive them.
+    """
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        reaper: Reaper,
+        meter: usage.Meter,
+        spared: tuple[tree.Life, ...] = (),
+    ) -> None:
         self.sandbox = sandbox
         self.meter = meter
+        self._spared = spared
         self._reaper = reaper
         self._running: dict[str, Process] = {}
         self._ended: dict[str, Process] = {}
         self._shells: list[Process] = []
+        self._forgotten: Forgotten | None = None
         self._lock = threading.Lock()
         self._count = 0
         self._null_fd: int | None = None
@@ -79,6 +102,8 @@ class Processes:
         Raises:
             BadRequestError: not an exec id.
             ConflictError: it is taken, by a command of another specification.
+            OutcomeUnknownError: a command of this name ran, and how it ended is forgotten.
+            UnreachableError: the sandbox has left no descriptor for it.
         """
         if exec_id is not None and not names.is_exec_id(exec_id):
             raise BadRequestError(
@@ -94,7 +119,12 @@ class Processes:
                         f"exec_id {name} was used with another command", field="exec_id"
                     )
                 return known, False
-            process = Process(name, tree.make_tag(self.boot_id, self._count), mark)
+            self._check_forgotten(name)
+            try:
+                process = Process(name, tree.make_tag(self.boot_id, self._count), mark)
+            except OSError as error:
+                text = f"no descriptor for a command: {error}"
+                raise UnreachableError(text, cause="sandbox", retry_after=1.0) from error
             process.is_kept = exec_id is not None
             self._running[name] = process
         return process, True
@@ -108,12 +138,22 @@ class Processes:
         """The command of this name.
 
         Raises:
-            NotFoundError: there is none, or no longer.
+            NotFoundError: there is none.
+            OutcomeUnknownError: there was one.
         """
         process = self.get(exec_id)
         if process is None:
+            with self._lock:
+                self._check_forgotten(exec_id)
             raise NotFoundError(f"no command {exec_id[:64]}; only the last to end are remembered")
         return process
+
+    def _check_forgotten(self, exec_id: str) -> None:
+        if self._forgotten is not None and exec_id in self._forgotten:
+            raise OutcomeUnknownError(
+                f"command {exec_id} has run, and is not run again; how it ended is forgotten, for "
+                f"{MAX_ENDED} others have ended since"
+            )
 
     def all(self) -> list[Process]:
         """Every command that is remembered, in the order of their starts."""
@@ -197,10 +237,18 @@ class Processes:
             self._ended[process.exec_id] = process
             self._kept_bytes += _kept_bytes(process)
             while len(self._ended) > MAX_ENDED:
-                self._drop_output(self._ended.pop(next(iter(self._ended))))
+                self._drop(next(iter(self._ended)))
         process.settle()
         if self._kept_bytes > MAX_KEPT_BYTES:
             self._trim(process)
+
+    def _drop(self, exec_id: str) -> None:
+        """Of a name that somebody gave it is remembered that it was used."""
+        process = self._ended.pop(exec_id)
+        self._drop_output(process)
+        if process.is_kept:
+            self._forgotten = self._forgotten or Forgotten()
+            self._forgotten.add(exec_id)
 
     def _trim(self, last: Process) -> None:
         """Drop output that is kept too long."""
@@ -260,12 +308,12 @@ class Processes:
             self._shells.remove(shell)
 
     def others(self, process: Process) -> list[tree.Life]:
-        """The lives of all other commands."""
+        """The lives of all other commands, and of what is to be spared."""
         with self._lock:
             lives = [p.life for p in self._running.values() if p is not process and p.pid]
             ended = [p.life for p in self._ended.values() if p is not process and p.pid]
             shells = [p.life for p in self._shells if p is not process and p.pid]
-            return lives + ended + shells
+            return [*lives, *ended, *shells, *self._spared]
 
 
 def _kept_bytes(process: Process) -> int:

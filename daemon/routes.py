@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from daemon import log
+from daemon import kernel, log
 from daemon.exchange import CallerGoneError, Response
 from daemon.replies import dump
 from sandman import names
@@ -14,6 +14,7 @@ from sandman.errors import (
     InternalError,
     MethodNotAllowedError,
     NotFoundError,
+    OutcomeUnknownError,
     SandmanError,
     UnauthenticatedError,
 )
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from daemon.exchange import Exchange
+    from daemon.http1 import Head
+    from daemon.lease import Watch
 
     Handler = Callable[[Exchange], None]
     Table = Mapping[str, Mapping[str, Handler]]
@@ -36,9 +39,10 @@ ANY = "*"
 class Routes:
     """The application: answers each exchange exactly once."""
 
-    def __init__(self, table: Table, token_sha256: str, boot_id: str) -> None:
+    def __init__(self, table: Table, token_sha256: str, boot_id: str, lease: Watch) -> None:
         self._table = table
         self._token_sha256 = token_sha256
+        self._lease = lease
         self.boot_id = boot_id
 
     def handle(self, exchange: Exchange) -> None:
@@ -56,11 +60,18 @@ class Routes:
         except Exception as error:  # noqa: BLE001 - a fault of ours must not end the connection's thread
             text = f"{type(error).__name__}: {error}"
             log.line(f"{exchange.head.method} {exchange.head.path}: {text}")
-            _refuse(exchange, InternalError(text))
+            _refuse(exchange, _fault(error, text))
 
     def _dispatch(self, exchange: Exchange) -> None:
         head = exchange.head
         self._check(head.headers)
+        self._lease.enter()
+        try:
+            self._find(head)(exchange)
+        finally:
+            self._lease.leave()
+
+    def _find(self, head: Head) -> Handler:
         methods = self._table.get(head.path) or self._table.get(_pattern(head.path))
         if methods is None:
             raise NotFoundError(f"there is no {head.path}")
@@ -68,7 +79,7 @@ class Routes:
         if handler is None:
             known = ", ".join(sorted(methods)) or "GET, HEAD"
             raise MethodNotAllowedError(f"{head.path} takes {known}")
-        handler(exchange)
+        return handler
 
     def _check(self, headers: Mapping[str, str]) -> None:
         # Imported at the first call and not at the start: hashlib is not needed to listen.
@@ -109,6 +120,14 @@ class Later:
             getattr(self.made(), name)(exchange)
 
         return handle
+
+
+def _fault(error: Exception, text: str) -> SandmanError:
+    """Who is to blame for what nobody caught, and whether the call was carried out is not known."""
+    is_short = isinstance(error, OSError) and error.errno in kernel.NO_ROOM
+    if is_short or isinstance(error, MemoryError):
+        return OutcomeUnknownError(f"the sandbox has left no room: {text}", cause="sandbox")
+    return InternalError(text)
 
 
 def _pattern(path: str) -> str:

@@ -11,7 +11,7 @@ from daemon.attach import Attachment
 from daemon.launch import StartFailedError
 from daemon.processes import refused
 from daemon.stop import Stop, kill_now
-from sandman.errors import InternalError, SandmanError
+from sandman.errors import InternalError, OutcomeUnknownError, SandmanError
 
 if TYPE_CHECKING:
     from daemon.drain import Drain
@@ -65,7 +65,10 @@ class Runner:
         try:
             threading.Thread(target=self._keep, args=(process, timeout_s), daemon=True).start()
         except RuntimeError as error:  # the sandbox's limit of processes is reached
-            process.failure = InternalError(f"no thread for the command: {error}")
+            process.failure = OutcomeUnknownError(
+                f"the command was begun and killed at once, for want of a thread: {error}",
+                cause="sandbox",
+            )
             kill_now(process, self._processes.others(process))
             self._release(process)
             raise process.failure from error

@@ -8,44 +8,66 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from daemon import init, kernel, signals
+from daemon import init, kernel, lease, log, signals
 from daemon.config import Config, command_environment
 from daemon.front import Front
 from daemon.server import Server
+from sandman import names
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable, Sequence
+
+    from daemon.wrap import Workload
 
 
-def serve(config: Config, sock: socket.socket, asked: list[int]) -> int:
+def serve(
+    config: Config, sock: socket.socket, asked: list[int], command: Sequence[str] = ()
+) -> int:
     """Serve on this socket until told to end; the exit code.
 
     Args:
         config: the daemon's settings.
         sock: listens.
         asked: what `signals.block_signals` returned.
+        command: the pod's own command, which this daemon runs and ends with; empty: there is none.
     """
     kernel.hide_descriptors()
     config.port = sock.getsockname()[1]  # asked for as 0, it is any
     front = Front()
     Server(sock, front.handle).start()
     reaper = init.Reaper()
-    boot_id = _open(front, config, reaper)
-    signals.serve_signals(reaper.notice, asked)
-    return _end(boot_id)
-
-
-def _open(front: Front, config: Config, reaper: init.Reaper) -> str:
-    """Load and open what needs a token; the boot id."""
-    from daemon import application  # noqa: PLC0415 - the front answers meanwhile
-
     kernel.harden()
     kernel.adopt_orphans()
     signals.reset_signals()
     reaper.start()
-    routes = application.build(config, reaper, command_environment(os.environb), workdir())
-    front.open(routes.handle)
-    return routes.boot_id
+    if not command:
+        boot_id = _open(front, config, reaper, None)
+        signals.serve_signals(reaper.notice, asked)
+        return _end(boot_id, 0)
+
+    from daemon import stop  # noqa: PLC0415 - sandboxes need none of this
+    from daemon.wrap import Workload  # noqa: PLC0415
+
+    stop.reaches_all = False  # there is somebody's production beside it
+    workload = Workload(reaper)
+    code = workload.start(command)
+    if code is not None:
+        return code
+    boot_id = _open(front, config, reaper, workload)
+    return _end(boot_id, workload.attend(reaper.notice, asked))
+
+
+def _open(front: Front, config: Config, reaper: init.Reaper, workload: Workload | None) -> str:
+    """Load and open what needs a token; the boot id."""
+    from daemon import application  # noqa: PLC0415 - the front answers meanwhile
+    from daemon.state import Sandbox  # noqa: PLC0415
+
+    sandbox = Sandbox(command_environment(os.environb), workdir())
+    watch = lease.Watch(_expiry(sandbox.boot_id, workload))
+    spared = () if workload is None else (workload.life,)
+    front.open(application.build(config, reaper, sandbox, watch, spared).handle)
+    return sandbox.boot_id
 
 
 def workdir() -> bytes:
@@ -56,11 +78,28 @@ def workdir() -> bytes:
         return b"/"
 
 
-def _end(boot_id: str) -> int:
+def _expiry(boot_id: str, workload: Workload | None) -> Callable[[], None]:
+    """What the end of the lease does."""
+
+    def end_sandbox() -> None:
+        log.line("not reached for as long as the lease allows: the sandbox ends")
+        os._exit(_end(boot_id, names.EXIT_EXPIRED))
+
+    def end_commands() -> None:
+        from daemon import stop  # noqa: PLC0415 - needed here alone
+
+        # The pod is its owner's: what Sandman started in it goes, and nothing else.
+        log.line("not reached for as long as the lease allows: its commands end")
+        stop.kill_everything(boot_id, spared=workload.pid if workload else 0)
+
+    return end_sandbox if workload is None else end_commands
+
+
+def _end(boot_id: str, code: int) -> int:
     """As PID 1 the kernel ends all others with us, at once; else that is our own duty."""
     if os.getpid() == 1:
-        os._exit(0)
+        os._exit(code)
     from daemon import stop  # noqa: PLC0415 - needed here alone
 
     stop.kill_everything(boot_id)
-    return 0
+    return code

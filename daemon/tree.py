@@ -87,6 +87,18 @@ def _row(name: str) -> Row | None:
     return Row(int(name), int(fields[1]), int(fields[3]), int(fields[19]) / _TICKS)
 
 
+def stopped() -> set[int]:
+    """Processes that somebody has stopped."""
+    try:
+        names = [name for name in os.listdir("/proc") if name[0] in "123456789"]
+    except OSError:
+        return set()
+    states = {
+        int(name): _read(f"/proc/{name}/stat").rpartition(b")")[2].split(None, 1) for name in names
+    }
+    return {pid for pid, state in states.items() if state[:1] == [b"T"]}
+
+
 def _read(path: str) -> bytes:
     try:
         file = os.open(path, os.O_RDONLY)
@@ -233,12 +245,14 @@ def base_of(hard: int) -> int:
 _BASE = base_of(resource.getrlimit(LIMIT)[1])
 
 
-def descendants(rows: dict[int, Row], pid: int, boot_id: str) -> set[int]:
-    """All processes below this one, and all with a tag of this boot."""
+def descendants(rows: dict[int, Row], pid: int, boot_id: str, spared: int = 0) -> set[int]:
+    """All processes below this one, and all with a tag of this boot; with `spared` only the latter and
+    what is below them, but for that process."""
     prefix = f"{_boot(boot_id):06x}.".encode()
     found = {
         row.pid
         for row in rows.values()
-        if row.pid != pid and (row.parent == pid or (tag_of(row.pid) or b"").startswith(prefix))
+        if row.pid not in {pid, spared}
+        and ((row.parent == pid and not spared) or (tag_of(row.pid) or b"").startswith(prefix))
     }
-    return _closure(rows, found, {pid}) - {pid}
+    return _closure(rows, found, {pid, spared}) - {pid, spared}

@@ -88,6 +88,12 @@ class Settings:
     """Seconds to find out why a sandbox stopped answering before the caller hears `unreachable`. A
     kubelet tells of a death within two seconds, and on a busy node within ten."""
 
+    outage_grace_s: float = 600.0
+    """Seconds beyond its lease that a daemon which nobody reaches leaves its sandbox alive, so that an
+    outage of the gateway shorter than that costs none. Ten minutes: a gateway whose node is lost is back
+    elsewhere in six. Longer than the janitor takes to delete what has expired (`janitor.EXPIRY_SLACK_S`
+    and a round), or a daemon would come before it."""
+
     grace_s: float = 30.0
     """Seconds that calls in flight get when the gateway is asked to stop."""
 

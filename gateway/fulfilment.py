@@ -54,6 +54,8 @@ LOOKS_APART_S = 5.0
 caller has gone may be on its way through admission (3 s) and storage still."""
 
 
+LEAST_TTL_S = 1.0
+"""Shortest lease that a daemon is told: of one that is over just now the janitor knows."""
 REPLACEABLE = frozenset({"evicted", "preempted", "node_lost", "deleted"})
 """Losses before the handshake that another placeholder makes good without the caller's knowing."""
 
@@ -136,7 +138,12 @@ class Fulfilment:
             instance = await self._take(taken, placeholder, assignment)
             claimed = trio.current_time()
             self._roster.taken(instance, uid_was_known=order.slot is not None)
-            claim = handshake(assignment.claim_id, assignment.previous_boot_id, want.request)
+            claim = self.handshake(
+                assignment.claim_id,
+                assignment.previous_boot_id,
+                assignment.expires_at,
+                want.request,
+            )
             info = await self.wait_ready(instance, claim)
         except ClaimLostError:
             raise
@@ -155,6 +162,28 @@ class Fulfilment:
             (begun - want.arrived) * 1e3, (claimed - begun) * 1e3, (ready - claimed) * 1e3
         )
         return Ready(self._roster.registry.get(instance.uid) or instance, info.boot_id, timings)
+
+    def handshake(
+        self,
+        claim_id: str,
+        previous_boot_id: str | None,
+        expires_at: float | None,
+        request: SandboxRequest,
+    ) -> wire.Claim:
+        """What the daemon is told; its lease is as long as the sandbox's has yet to run, counted from
+        when it hears of it, so never shorter."""
+        lease = None
+        if expires_at is not None:
+            ttl_s = max(LEAST_TTL_S, expires_at - self._wall())
+            lease = wire.LeaseTerms(ttl_s, self._settings.outage_grace_s)
+        return wire.Claim(
+            claim_id=claim_id,
+            previous_boot_id=previous_boot_id,
+            env=request.env,
+            workdir=request.workdir,
+            user=request.user,
+            lease=lease,
+        )
 
     async def wait_ready(self, instance: Instance, claim: wire.Claim) -> wire.Info:
         """Dial the daemon until it accepts the claim, or until the pod's news say that it never will.
@@ -304,14 +333,3 @@ class Fulfilment:
         if not now.running:
             return ImagePullError(f"{now.image} was not there in time", sandbox=instance.id)
         return UnreachableError("the daemon did not answer in time", sandbox=instance.id)
-
-
-def handshake(claim_id: str, previous_boot_id: str | None, request: SandboxRequest) -> wire.Claim:
-    """What the daemon is told."""
-    return wire.Claim(
-        claim_id=claim_id,
-        previous_boot_id=previous_boot_id,
-        env=request.env,
-        workdir=request.workdir,
-        user=request.user,
-    )

@@ -17,7 +17,7 @@ import trio
 
 from gateway.daemons import NotListeningError
 from gateway.fairness import Ticket
-from gateway.fulfilment import Want, handshake
+from gateway.fulfilment import Want
 from gateway.model import DEFAULT_SHARE, Ready, Share, Timings
 from gateway.provider import ClaimLostError
 from gateway.roster import is_free
@@ -213,7 +213,9 @@ class Pool:
             raise ConflictError(
                 "this Idempotency-Key was used with another request", sandbox=made.id
             )
-        claim = handshake(made.claim_id or "", made.previous_boot_id, want.request)
+        claim = self._fulfilment.handshake(
+            made.claim_id or "", made.previous_boot_id, made.expires_at, want.request
+        )
         with trio.CancelScope(deadline=want.deadline):
             info = await self._fulfilment.wait_ready(made, claim)
             now = self._roster.registry.get(made.uid) or made

@@ -109,14 +109,23 @@ class Fields:
             raise self.fail(name, "true or false")
         return value
 
-    def seconds(self, name: str) -> float | None:
-        """A number of seconds > 0, or None."""
+    def seconds(self, name: str, *, zero: bool = False) -> float | None:
+        """A number of seconds > 0, with `zero` also 0, or None."""
         value = self.raw(name)
-        if value is None:
-            return None
+        if value is None or (zero and value == 0 and not isinstance(value, bool)):
+            return None if value is None else 0.0
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
             raise self.fail(name, "a number of seconds greater than 0 and less than 1e9")
         return float(value)
+
+    def inner(self, name: str) -> Fields | None:
+        """An object of its own, or None; its owner finishes it."""
+        value = self.raw(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.fail(name, "an object")
+        return Fields(value, f"{self._prefix}{name}.")
 
     def count(self, name: str, default: int, most: int, least: int = 0) -> int:
         """A whole number between `least` and `most`."""

@@ -78,6 +78,9 @@ VOLUME = "sandman"
 INIT_CONTAINER = "sandman-copy"
 DAEMON_PORT = 21763
 DAEMON_COMMAND = (f"{MOUNT_PATH}/bin/python3", "-I", "-S", f"{MOUNT_PATH}/app", "serve")
+EXIT_EXPIRED = 93
+"""Exit code of a daemon that ended its sandbox because its lease was over. No other end of it has this
+number, and nothing inside can give it one: as process 1 it exits by its own will or is killed."""
 
 ENV_PREFIX = "SANDMAN_"
 """Variables with this prefix speak to the daemon and never reach a command."""

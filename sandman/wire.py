@@ -1,42 +1,105 @@
-"""What programs say to each other about commands: specification, result; the handshake.
+"""What programs say to each other about commands: specification, result, frames.
 
 Bytes in, values out and back; no sockets. Standard library only: the daemon ships this file.
 NamedTuple and not dataclass, because the daemon pays for each import at each pod's start, and
 `dataclasses` brings `inspect`.
+
+A *frame* is `type u8 · length u32 big-endian · payload`. A stream of frames that ends without
+EXIT or ERROR tells nothing about the command: the reader must raise OutcomeUnknownError.
 """
 
 from __future__ import annotations
 
 import binascii
+import struct
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-# Told on under this name: `wire.Frame` and the like are what programs write.
-# ruff: noqa: PLC0414
+from sandman.claims import Claim as Claim  # noqa: PLC0414 - told on: `wire.Claim`
+from sandman.claims import Info as Info  # noqa: PLC0414
+from sandman.claims import LeaseTerms as LeaseTerms  # noqa: PLC0414
 from sandman.errors import BadRequestError
-from sandman.fields import Fields as Fields
-from sandman.fields import load_object as load_object
-from sandman.frames import ERROR as ERROR
-from sandman.frames import EXIT as EXIT
-from sandman.frames import FRAME_TYPES as FRAME_TYPES
-from sandman.frames import GAP as GAP
-from sandman.frames import HEADER as HEADER
-from sandman.frames import KEEPALIVE as KEEPALIVE
-from sandman.frames import KEEPALIVE_S as KEEPALIVE_S
-from sandman.frames import MAX_FRAME_BYTES as MAX_FRAME_BYTES
-from sandman.frames import REQUEST as REQUEST
-from sandman.frames import STARTED as STARTED
-from sandman.frames import STDERR as STDERR
-from sandman.frames import STDIN as STDIN
-from sandman.frames import STDIN_CLOSE as STDIN_CLOSE
-from sandman.frames import STDOUT as STDOUT
-from sandman.frames import Frame as Frame
-from sandman.frames import FrameDecoder as FrameDecoder
-from sandman.frames import encode_frame as encode_frame
+from sandman.fields import Fields as Fields  # noqa: PLC0414 - told on: `wire.Fields`
+from sandman.fields import load_object as load_object  # noqa: PLC0414
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from sandman.terminal import TerminalSpec
+
+# --- frames --------------------------------------------------------------------------------------
+
+STARTED = 1
+"""Server: JSON {exec_id, boot_id}; the command runs."""
+STDOUT = 2
+STDERR = 3
+KEEPALIVE = 4
+"""Server: empty; sent after KEEPALIVE_S without output so that nothing between closes the stream."""
+EXIT = 5
+"""Server: JSON of ExecResult without the streams; the last frame."""
+ERROR = 6
+"""Server: JSON problem document; the last frame."""
+GAP = 7
+"""Server: JSON {stream, from, to}: bytes of that stream that are no longer kept; the next ones start
+at `to`. Whoever counts offsets goes on from there."""
+REQUEST = 16
+"""Client: JSON of ExecSpec; the first frame of a framed request."""
+STDIN = 17
+STDIN_CLOSE = 18
+"""Client: empty; the command reads end of file after what came before."""
+
+FRAME_TYPES = {
+    STARTED: "started", STDOUT: "stdout", STDERR: "stderr", KEEPALIVE: "keepalive", EXIT: "exit",
+    ERROR: "error", GAP: "gap", REQUEST: "request", STDIN: "stdin", STDIN_CLOSE: "stdin_close",
+}  # fmt: skip
+
+HEADER = struct.Struct(">BI")
+KEEPALIVE_S = 15.0
+"""Half of the shortest idle limit seen in common load balancers (30 s)."""
+MAX_FRAME_BYTES = 4 * 1024 * 1024
+"""A longer frame is a protocol error. 4 MiB: a REQUEST may hold 1 MiB of argv and 1 MiB of env, escaped."""
+
+
+class Frame(NamedTuple):
+    """One frame: its type (a key of FRAME_TYPES) and its payload."""
+
+    type: int
+    payload: bytes = b""
+
+
+def encode_frame(kind: int, payload: bytes = b"") -> bytes:
+    """The bytes of one frame."""
+    return HEADER.pack(kind, len(payload)) + payload
+
+
+class FrameDecoder:
+    """Bytes in at any split, frames out. Keeps at most one frame's bytes."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Frames completed by these bytes.
+
+        Raises:
+            BadRequestError: unknown type or a length over MAX_FRAME_BYTES.
+        """
+        self._buffer += data
+        while len(self._buffer) >= HEADER.size:
+            kind, length = HEADER.unpack_from(self._buffer)
+            if kind not in FRAME_TYPES or length > MAX_FRAME_BYTES:
+                raise BadRequestError(f"not a frame: type {kind}, length {length}")
+            end = HEADER.size + length
+            if len(self._buffer) < end:
+                return
+            payload = bytes(self._buffer[HEADER.size : end])
+            del self._buffer[:end]
+            yield Frame(kind, payload)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the bytes so far ended on a frame's border."""
+        return not self._buffer
+
 
 # --- a command -----------------------------------------------------------------------------------
 
@@ -249,88 +312,3 @@ def _stream_json(name: str, data: bytes) -> dict[str, object]:
             name: data.decode("utf-8", "replace"),
             f"{name}_b64": binascii.b2a_base64(data, newline=False).decode(),
         }
-
-
-# --- the handshake -------------------------------------------------------------------------------
-
-
-class Claim(NamedTuple):
-    """What the gateway tells a daemon whose pod it has just taken.
-
-    `claim_id` names the claim: the same one again is answered alike, another is refused.
-    `previous_boot_id` is the start of the daemon before an image swap: a daemon that is still that
-    one must refuse, it is about to be stopped. `env`, `workdir` and `user` hold for all commands.
-    """
-
-    claim_id: str
-    previous_boot_id: str | None = None
-    env: tuple[tuple[str, str], ...] = ()
-    workdir: str | None = None
-    user: str | int | None = None
-
-    def to_json(self) -> dict[str, object]:
-        """The members of the JSON body."""
-        body = {k: v for k, v in self._asdict().items() if v is not None and k != "env"}
-        if self.env:
-            body["env"] = dict(self.env)
-        return body
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, object]) -> Self:
-        """Parse the members of a JSON body.
-
-        Raises:
-            BadRequestError: names the field at fault.
-        """
-        reader = Fields(body)
-        claim_id = reader.text("claim_id")
-        if not claim_id:
-            raise reader.fail("claim_id", "a string that is not empty")
-        claim = cls(
-            claim_id=claim_id,
-            previous_boot_id=reader.text("previous_boot_id"),
-            env=reader.environment("env"),
-            workdir=reader.text("workdir"),
-            user=reader.text_or_int("user"),
-        )
-        reader.finish()
-        return claim
-
-
-class Info(NamedTuple):
-    """What a daemon says of itself: answer of `GET /v1/info` and of the claim."""
-
-    boot_id: str
-    version: str = ""
-    claim_id: str | None = None
-    uptime_s: float = 0.0
-    workdir: str = "/"
-    uid: int = 0
-    gid: int = 0
-    running: int = 0
-
-    def to_json(self) -> dict[str, object]:
-        """The members of the JSON body."""
-        return dict(self._asdict())
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, object]) -> Self:
-        """Parse; members that this version does not know are passed over.
-
-        Raises:
-            BadRequestError: what answered is not a daemon.
-        """
-        reader = Fields(body)
-        boot_id = reader.text("boot_id")
-        if not boot_id:
-            raise reader.fail("boot_id", "a string that is not empty")
-        return cls(
-            boot_id=boot_id,
-            version=reader.text("version") or "",
-            claim_id=reader.text("claim_id"),
-            uptime_s=reader.seconds("uptime_s") or 0.0,
-            workdir=reader.text("workdir") or "/",
-            uid=reader.count("uid", 0, 2**32),
-            gid=reader.count("gid", 0, 2**32),
-            running=reader.count("running", 0, 2**32),
-        )

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from gateway.model import Ending
+from sandman import names
 from sandman.errors import INFRASTRUCTURE, by_reason
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ def of_pod(pod: Pod, expires_at: float | None = None) -> Ending | None:
         return Ending(reason, detail, at=at)
     if last is not None and last.reason == "OOMKilled":
         return Ending("oom", "the sandbox was killed for want of memory", at=at)
+    if last is not None and last.exit_code == names.EXIT_EXPIRED:
+        return _ended_itself(at, expires_at)
     return _died(last, at)
 
 
@@ -94,6 +97,15 @@ def _died(last: StateTerminated | None, at: float | None) -> Ending:
     facts = {"exit_code": last.exit_code, "kubelet_reason": last.reason}
     detail = f"its first process ended with exit code {last.exit_code}"
     return Ending("died", detail, at=at, facts=facts)
+
+
+def _ended_itself(at: float | None, expires_at: float | None) -> Ending:
+    """Its daemon was not reached for as long as its lease allows: because the lease ran out, or before,
+    because no gateway was there to renew it."""
+    if expires_at is not None and at is not None and at < expires_at:
+        text = "no gateway reached it for longer than its lease and an outage may last"
+        return Ending("expired", text, cause=INFRASTRUCTURE, at=at)
+    return Ending("expired", "its lease ran out", at=at if expires_at is None else expires_at)
 
 
 def _disruption(pod: Pod) -> tuple[str, str] | None:

@@ -66,6 +66,7 @@ class Container:
         read_only: bool = False,
         workdir: str = "/",
         env: Mapping[str, str] | None = None,
+        command: tuple[str, ...] = names.DAEMON_COMMAND,
         limits: spec.Limits = spec.Limits(),  # noqa: B008 - frozen
     ) -> None:
         self.name = f"{os.getpid()}-{scratch.name}"
@@ -78,6 +79,7 @@ class Container:
             read_only=read_only,
             workdir=workdir,
             env={**(env or {}), **_settings()},
+            command=command,
             limits=limits,
             is_unified=IS_UNIFIED,
             volumes=_VOLUMES,
@@ -153,6 +155,10 @@ class Container:
     def is_alive(self) -> bool:
         """Whether it runs."""
         return self._process.poll() is None
+
+    def wait(self, seconds: float = _STOP_S) -> int:
+        """The exit code of its first process, once it has ended by itself."""
+        return self._process.wait(seconds)
 
     def kill(self) -> None:
         """Kill PID 1, and so all of it, as the kernel does for want of memory."""

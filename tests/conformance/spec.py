@@ -50,6 +50,7 @@ class Plan:
     read_only: bool = False
     workdir: str = "/"
     env: Mapping[str, str] = field(default_factory=dict)
+    command: tuple[str, ...] = names.DAEMON_COMMAND
     limits: Limits = Limits()
     # cgroup v2: the container has a view of its own then, and needs a namespace for it.
     is_unified: bool = False
@@ -70,7 +71,7 @@ def describe(plan: Plan) -> dict[str, object]:
         "root": {"path": "rootfs", "readonly": plan.read_only},
         "process": {
             "user": {"uid": plan.uid, "gid": plan.uid},
-            "args": list(names.DAEMON_COMMAND),
+            "args": list(plan.command),
             "env": [PATH, "HOSTNAME=sandbox", *(f"{k}={v}" for k, v in plan.env.items())],
             "cwd": plan.workdir,
             "noNewPrivileges": True,

@@ -41,6 +41,8 @@ class FakeCluster:
         self.pods: dict[str, Instance] = {}
         self.boots: dict[str, str] = {}
         self.claims: dict[str, str] = {}
+        self.leases: dict[str, list[wire.LeaseTerms | None]] = {}
+        """What each daemon was told, by uid."""
         self.up_at: dict[str, float] = {}
         self.bad_images: dict[str, str] = {}
         self.fail_claims: list[Exception] = []
@@ -176,6 +178,7 @@ class FakeCluster:
         if boot == claim.previous_boot_id:
             raise NotListeningError(boot)
         assert self.claims.setdefault(instance.uid, claim.claim_id) == claim.claim_id
+        self.leases.setdefault(instance.uid, []).append(claim.lease)
         return wire.Info(boot, claim_id=claim.claim_id)
 
     # --- inside ---

@@ -192,7 +192,7 @@ def test_stdin_as_text_or_base64() -> None:
 
 
 def test_claims_and_infos_round_trip() -> None:
-    claim = wire.Claim("c", "boot", (("A", "b"),), "/w", 7)
+    claim = wire.Claim("c", "boot", (("A", "b"),), "/w", 7, wire.LeaseTerms(60.0, 0.0))
     assert wire.Claim.from_json(claim.to_json()) == claim
     assert wire.Claim.from_json({"claim_id": "c"}) == wire.Claim("c")
     for bad in ({}, {"claim_id": ""}, {"claim_id": "c", "more": 1}):

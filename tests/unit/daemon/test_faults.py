@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -27,7 +28,12 @@ from daemon.state import Sandbox
 from daemon.streams import Stdin, Stream
 from daemon.usage import Meter
 from sandman import wire
-from sandman.errors import BadRequestError
+from sandman.errors import (
+    BadRequestError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnreachableError,
+)
 from tests.unit.daemon.conftest import IN_ITS_OWN_NAMESPACE
 from tests.unit.daemon.harness import Daemon, exec_request, joined, problem, wait_until
 from tests.unit.daemon.shells import Shell
@@ -60,6 +66,20 @@ def test_a_fault_of_ours_is_internal_logged_and_ends_the_command(
     assert fresh.client.get("/v1/info").json()["running"] == 0
 
 
+@pytest.mark.parametrize("fault", ["OSError(24, 'Too many open files')", "MemoryError()"])
+def test_want_of_room_is_the_sandboxs_and_nobody_knows_what_was_done(
+    start: Callable[..., Daemon], tmp_path: Path, fault: str
+) -> None:
+    patch = (
+        "from daemon import handshake\n"
+        f"def fail(self, exchange): raise {fault}\n"
+        "handshake.Handshake.info = fail"
+    )
+    fresh = start(program=broken(tmp_path, patch))
+    found = problem(fresh.client.get("/v1/info"))
+    assert (found["reason"], found["cause"]) == ("outcome_unknown", "sandbox")
+
+
 FAULTY_LATER = """
 from daemon import attach
 step = attach.Attachment._keep_time
@@ -79,6 +99,20 @@ def test_a_fault_within_a_live_answer_is_an_error_frame(
     assert joined(frames, wire.STDOUT) == b"x\n"
     assert frames[-1].type == wire.ERROR
     assert json.loads(frames[-1].payload)["reason"] == "internal"
+
+
+def test_a_name_that_is_forgotten_is_refused(start: Callable[..., Daemon], tmp_path: Path) -> None:
+    fresh = start(program=broken(tmp_path, "from daemon import processes\nprocesses.MAX_ENDED = 1"))
+    counts = {"shell": f"echo >> {tmp_path}/runs", "exec_id": "once"}
+    assert fresh.exec(**counts).ok
+    assert fresh.exec(**counts).ok  # the same result again
+    assert fresh.exec(argv=["true"]).ok
+    found = fresh.refuse(**counts)
+    assert (found["status"], found["reason"]) == (502, "outcome_unknown")
+    told = problem(fresh.client.get("/v1/processes/once"))
+    assert told["reason"] == "outcome_unknown"
+    assert problem(fresh.client.get("/v1/processes/never"))["reason"] == "not_found"
+    assert (tmp_path / "runs").read_text() == "\n"
 
 
 def test_frames_need_http_1_1(daemon: Daemon) -> None:
@@ -285,6 +319,21 @@ class TestStreams:
             os.close(writer)
         assert wait_until(lambda: drain.count == 0)
 
+    def test_a_drain_without_a_watch_leaves_the_pipe_as_it_is(
+        self, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        drain = Drain()
+        reader, writer = os.pipe()
+        drain._poll.close()
+        drain._poll = select.epoll()
+        drain._poll.register(reader, select.EPOLLIN)  # any refusal will do: here that it is there
+        drain.take(reader)
+        assert "not drained" in capfd.readouterr().err
+        os.write(writer, b"x")
+        assert os.read(reader, 1) == b"x"
+        os.close(reader)
+        os.close(writer)
+
     def test_a_drain_that_is_woken_in_vain(self) -> None:
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
@@ -315,7 +364,35 @@ class TestProcess:
             table.finish(process)
         others = table.others(Process("x", "tag"))
         assert [life.leader for life in others] == [2, 3, 4]
-        assert table.reserve("n1")[1]
+
+    def test_a_name_that_is_forgotten_does_not_run_again(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(processes, "MAX_ENDED", 1)
+        table = self.make()
+        for name in ("a", None, "b", "c"):
+            table.finish(table.reserve(name)[0])
+        for name in ("a", "b"):
+            with pytest.raises(OutcomeUnknownError):
+                table.reserve(name)
+            with pytest.raises(OutcomeUnknownError):
+                table.find(name)
+            assert table.get(name) is None
+        assert table.reserve("d")[1]
+        with pytest.raises(NotFoundError):
+            table.find("e")
+
+    def test_no_descriptor_for_a_command(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(_count: int, _flags: int) -> int:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        table = self.make()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "eventfd", refuse)
+            with pytest.raises(UnreachableError) as caught:
+                table.reserve("a")
+        assert (caught.value.cause, caught.value.retryable) == ("sandbox", True)
+        assert table.reserve("a")[1]  # nothing was done
 
     @pytest.mark.parametrize("made", [None, "file"])
     def test_a_null_device_that_is_none(

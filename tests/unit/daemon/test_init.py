@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.daemon.conftest import IN_ITS_OWN_NAMESPACE
-from tests.unit.daemon.harness import Daemon, environment, processes_with, wait_until
+from tests.unit.daemon.harness import (
+    Daemon,
+    environment,
+    processes_with,
+    wait_until,
+    with_prctl,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,13 +143,7 @@ def test_it_ends_children_that_a_killed_thread_of_calls_left(
 def test_a_subreaper_serves_where_it_is_not_pid_1(
     start: Callable[..., Daemon], tmp_path: Path, mark: str
 ) -> None:
-    # The runtime's own module, played by ctypes.
-    (tmp_path / "_sandman.py").write_text(
-        "import ctypes\n_libc = ctypes.CDLL(None, use_errno=True)\n"
-        "def prctl(option, value):\n    return _libc.prctl(option, value, 0, 0, 0)\n"
-    )
-    root = environment()["PYTHONPATH"]
-    fresh = start(env={"PYTHONPATH": f"{tmp_path}:{root}"})
+    fresh = start(env=with_prctl(tmp_path))
     script = f"(setsid env -i bash -c 'exec -a {mark} sleep 60' &) ; sleep 60"
     assert fresh.sh(script, timeout_s=0.5).timed_out
     assert not processes_with(mark)

@@ -33,7 +33,12 @@ from daemon.init import Reaper
 from daemon.launch import StartFailedError
 from daemon.spawn import DirectoryError, Program
 from sandman import names
-from sandman.errors import InternalError, PathDeniedError, SandmanError, UserUnsupportedError
+from sandman.errors import (
+    InternalError,
+    PathDeniedError,
+    UnreachableError,
+    UserUnsupportedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -469,7 +474,21 @@ def test_a_relative_program_is_looked_for_where_it_would_run(
     assert failure.message == "bin/sh: No such file\n"
 
 
-def test_an_errno_that_nobody_foresaw_is_internal() -> None:
-    found = files.translate(OSError(errno.EMFILE, "too many"), b"/x")
-    assert type(found) is SandmanError
-    assert (found.status, found.reason) == (500, "internal")
+def test_an_errno_that_nobody_foresaw_is_still_the_paths() -> None:
+    found = files.translate(OSError(errno.ESTALE, "Stale file handle"), b"/x")
+    assert (found.status, found.reason, found.field) == (403, "path_denied", "path")
+    assert (found.detail, found.facts) == ("/x: Stale file handle", {"errno": "ESTALE"})
+    assert files.translate(OSError(4711, "odd"), b"/x").facts == {"errno": "4711"}
+    assert files.translate(OSError("no number"), b"/x").facts == {"errno": "0"}
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_what_the_sandbox_has_used_up_may_be_there_again(number: int) -> None:
+    refused = OSError(number, os.strerror(number))
+    program = Program((b"x",), (b"x",), b"/", {}, None)
+    found = files.translate(refused, b"/x")
+    assert (found.status, found.cause, found.retryable) == (503, "sandbox", True)
+    if number != errno.ENOMEM:  # that a shell would say, too: it is a result
+        failure = launch.explain(refused, program)
+        assert isinstance(failure, UnreachableError)
+        assert (failure.cause, failure.retryable) == ("sandbox", True)

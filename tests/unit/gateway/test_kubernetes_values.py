@@ -242,6 +242,22 @@ def test_a_death_tells_exit_code_and_time():
     assert ending.error("s").cause == "sandbox"
 
 
+@pytest.mark.parametrize(
+    ("expires_at", "cause", "at"),
+    [
+        (1767225600.0 - 700, "caller", 1767225600.0 - 700),
+        (1767225600.0 + 3600, "infrastructure", 1767225600.0),
+        (None, "caller", 1767225600.0),
+    ],
+)
+def test_a_daemon_that_nobody_reached_says_so_by_its_exit_code(expires_at, cause, at):
+    told = {"reason": "Error", "exitCode": names.EXIT_EXPIRED, "finishedAt": "2026-01-01T00:00:00Z"}
+    ending = endings.of_pod(ended(terminated=told), expires_at)
+    assert ending is not None
+    assert (ending.reason, ending.at) == ("expired", at)
+    assert ending.error("s").cause == cause
+
+
 def test_a_pod_that_a_node_refused_is_not_the_sandboxs_fault():
     document = ended()
     document = pod(running_pod(phase="Failed", containerStatuses=[]))

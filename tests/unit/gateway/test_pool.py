@@ -257,6 +257,36 @@ async def test_a_new_allocator_finishes_the_handshake_of_one_that_was_lost(autoj
         assert made.boot_id != orphan.previous_boot_id
 
 
+async def test_a_daemon_is_told_a_lease_that_is_no_shorter_than_the_sandboxs(autojump_clock):
+    cluster = FakeCluster()
+    cluster.placeholder()
+    cluster.delay_after = 5.0
+    async with running(cluster, Settings(outage_grace_s=90.0)) as pool:
+        made = await pool.allocate("acme", want(max_s=1000.0), "k")
+        expires_at = made.instance.expires_at
+        assert expires_at is not None
+        begun = trio.current_time()
+        await trio.sleep(400.0)
+        await pool.allocate("acme", want(max_s=1000.0), "k")
+        [first, again] = cluster.leases[made.instance.uid]
+    assert first is not None
+    assert again is not None
+    assert first.grace_s == again.grace_s == 90.0
+    assert begun + first.ttl_s >= expires_at > begun + first.ttl_s - 10.0
+    assert begun + 400.0 + again.ttl_s == pytest.approx(expires_at)
+
+
+async def test_a_sandbox_whose_lease_nobody_can_read_is_not_ended_by_its_daemon(autojump_clock):
+    cluster = FakeCluster()
+    cluster.placeholder()
+    async with running(cluster) as pool:
+        made = await pool.allocate("acme", want(), "k")
+        uid = made.instance.uid
+        pool._roster.registry.put(dataclasses.replace(made.instance, expires_at=None))
+        await pool.allocate("acme", want(), "k")
+        assert cluster.leases[uid][-1] is None
+
+
 async def test_a_sandbox_of_the_key_that_does_not_answer_is_unreachable_not_made_anew(
     autojump_clock,
 ):

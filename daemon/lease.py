@@ -1,0 +1,162 @@
+"""The sandbox's lease as its own daemon keeps it: who is not reached for too long ends by itself.
+
+Of all that ends a sandbox this alone needs nobody outside: neither gateway nor API server nor kubelet.
+It is armed by the claim, so that a placeholder waits for ever. Reached means: an authenticated call came,
+or one is still open, whether or not a byte moves on it. A connection whose other end is gone is noticed
+within half a minute (`server`) and closes the call.
+
+`Lease` is the state, and pure; `Watch` is its clock and its thread.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from sandman.errors import ConflictError, ExpiredError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sandman.wire import LeaseTerms
+
+LOOK_S = 30.0
+"""Seconds between two looks at the clock at the latest: a wait does not count the time that the machine
+is suspended, the lease does."""
+
+
+def now() -> float:
+    """Seconds on a clock that nobody sets, and that goes on while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Lease:
+    """When to end. Seconds, all on the one clock that its owner reads."""
+
+    def __init__(self) -> None:
+        self.terms: LeaseTerms | None = None
+        """None: not armed."""
+        self._reached = 0.0
+        self._open = 0
+
+    @property
+    def span_s(self) -> float:
+        """How long it may be out of reach."""
+        return math.inf if self.terms is None else self.terms.ttl_s + self.terms.grace_s
+
+    def agree(self, terms: LeaseTerms, at: float) -> None:
+        """From now on these terms hold."""
+        self.terms = terms
+        self._reached = at
+
+    def enter(self, at: float) -> None:
+        """A call has come."""
+        self._open += 1
+        self._reached = at
+
+    def leave(self, at: float) -> None:
+        """It is over."""
+        self._open -= 1
+        self._reached = at
+
+    def left(self, at: float) -> float:
+        """Seconds until it is over, unless it is reached before."""
+        return self.span_s if self._open else self._reached + self.span_s - at
+
+
+class Watch:
+    """Keeps the lease.
+
+    Args:
+        expire: ends the sandbox; called once, in the watching thread.
+        clock: see `now`.
+    """
+
+    def __init__(self, expire: Callable[[], None], clock: Callable[[], float] = now) -> None:
+        self._expire = expire
+        self._clock = clock
+        self._lease = Lease()
+        self._lock = threading.Lock()
+        self._changed = threading.Event()
+        self._is_watched = False
+        self._is_over = False
+
+    def agree(self, terms: LeaseTerms) -> None:
+        """Arm it, or set new terms.
+
+        Raises:
+            ExpiredError: too late.
+            UnreachableError: there is no room for the thread that watches it: it is not armed.
+        """
+        with self._lock:
+            self._check()
+            self._start()
+            self._lease.agree(terms, self._clock())
+        self._changed.set()
+
+    def renew(self, ttl_s: float) -> LeaseTerms:
+        """From now on it may be out of reach for so many seconds, and the grace; the terms.
+
+        Raises:
+            ConflictError: it was never armed.
+            ExpiredError: too late.
+        """
+        with self._lock:
+            self._check()
+            if self._lease.terms is None:
+                raise ConflictError("there is no lease to renew: the claim came with none")
+            terms = self._lease.terms._replace(ttl_s=ttl_s)
+            self._lease.agree(terms, self._clock())
+        self._changed.set()
+        return terms
+
+    def enter(self) -> None:
+        """An authenticated call has come; `leave` follows.
+
+        Raises:
+            ExpiredError: too late: nothing of it is done.
+        """
+        with self._lock:
+            self._check()
+            self._lease.enter(self._clock())
+
+    def leave(self) -> None:
+        """The call is answered, or its caller is gone."""
+        with self._lock:
+            self._lease.leave(self._clock())
+
+    def _check(self) -> None:
+        if self._is_over:
+            raise ExpiredError("nobody reached this sandbox for as long as its lease allows")
+
+    def _start(self) -> None:
+        if self._is_watched:
+            return
+        try:
+            threading.Thread(target=self._run, name="lease", daemon=True).start()
+        except RuntimeError as error:  # the sandbox's limit of processes is reached
+            text = f"no thread to keep the lease: {error}"
+            raise UnreachableError(text, cause="sandbox", retry_after=1.0) from error
+        self._is_watched = True
+
+    def _run(self) -> None:
+        while True:
+            try:
+                if (wait := self._look()) <= 0:
+                    break
+                self._changed.wait(wait)
+            except (
+                MemoryError
+            ):  # what runs in the sandbox has it, and it must not keep the lease alive
+                time.sleep(1.0)
+        self._expire()
+
+    def _look(self) -> float:
+        """Seconds until the next look; 0: it is over."""
+        self._changed.clear()
+        with self._lock:
+            left = self._lease.left(self._clock())
+            self._is_over = left <= 0
+            return min(max(left, 0.0), LOOK_S)
