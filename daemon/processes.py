@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 NULL = "/dev/null"
 _NULL_DEVICE = os.makedev(1, 3)
 MAX_ENDED = 1024
-"""Ended commands remembered whole: 6 to 18 MB when all are there, by what they wrote. Whoever asks again after a lost answer does so within
-seconds, and no agent runs so many commands in that time. Of older ones the names are kept."""
+"""Ended commands remembered whole: 6 to 18 MB when all are there, by what they wrote. Whoever asks again
+after a lost answer does so within seconds, and no agent runs so many commands in that time. Of older
+ones the names are kept."""
 MAX_ENDED_SHELLS = 64
 """Whose background jobs are still told from a command's own."""
 MAX_KEPT_BYTES = 32 * 1024 * 1024
