@@ -7,8 +7,9 @@ PYTHON ?= python3
 VENV ?= .venv
 PY := $(VENV)/bin/python
 PYTEST := -m pytest -ra --junit-xml
-# Two workers; which tests go to one of them, together, says tests/conftest.py.
-PARALLEL := --numprocesses 2
+# Three workers for two cores: tests mostly wait. Those of the one cluster go to one worker, as do those under runc
+# (tests/conftest.py).
+PARALLEL := --numprocesses 3 --dist loadgroup
 BED := $(PY) -m tests.cluster.bed
 # Where `make images` pushes, and what gateway and webhook stand on.
 REGISTRY ?= 127.0.0.1:5000
