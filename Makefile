@@ -9,7 +9,7 @@ PY := $(VENV)/bin/python
 PYTEST := -m pytest -ra --junit-xml
 # Three workers for two cores: tests mostly wait. Those of the one cluster go to one worker, as do those under runc
 # (tests/conftest.py).
-PARALLEL := --numprocesses 3 --dist loadgroup
+PARALLEL := --numprocesses 3
 BED := $(PY) -m tests.cluster.bed
 # Where `make images` pushes, and what gateway and webhook stand on.
 REGISTRY ?= 127.0.0.1:5000
