@@ -87,6 +87,10 @@ class Allocation:
         queue = self._queues.get(ticket.pool)
         return queue.place(ticket.number) if queue is not None else None
 
+    def is_waiting(self, ticket: Ticket) -> bool:
+        """Whether it waits for an order."""
+        return ticket.number in self._queues.get(ticket.pool, ())
+
     # --- what the owner saw ---
 
     def arrive(self, ticket: Ticket, *, first: bool = False) -> None:
@@ -99,13 +103,13 @@ class Allocation:
         if slot.uid in self._given or slot.uid in self._slots:
             return
         self._slots[slot.uid] = slot
-        self._free.setdefault(slot.pool, {}).setdefault(slot.image, OrderedDict())[slot.uid] = slot
+        self._show(slot)
 
     def withdraw(self, uid: str) -> None:
         """A placeholder is no longer free (taken elsewhere, ended, deleting)."""
         slot = self._slots.pop(uid, None)
         if slot is not None:
-            self._drop(slot)
+            self._hide(slot)
 
     def forget(self, uid: str) -> None:
         """The pod does not exist any more."""
@@ -114,7 +118,14 @@ class Allocation:
 
     def cordon(self, node: str, *, closed: bool) -> None:
         """A node takes no more claims, or does again."""
+        if closed == (node in self._cordoned):
+            return
+        here = [slot for slot in self._slots.values() if slot.node == node]
+        for slot in here:
+            self._hide(slot)
         (self._cordoned.add if closed else self._cordoned.discard)(node)
+        for slot in here:
+            self._show(slot)
 
     # --- what became of an order ---
 
@@ -157,18 +168,19 @@ class Allocation:
         return orders
 
     def _serve(self, pool: str) -> list[Order]:
-        queue = self._queues[pool]
-        orders = list(self._decide(queue))
+        orders = list(self._decide(pool))
         for order in orders:
-            queue.take(order.ticket.number)
+            self._queues[pool].take(order.ticket.number)
         return orders
 
-    def _decide(self, queue: FairQueue) -> Iterator[Order]:
+    def _decide(self, pool: str) -> Iterator[Order]:
+        queue = self._queues[pool]
         counts = self.statistics()
         claims, cold = self._claims_max - counts.claiming, self._cold_max - counts.cold
+        if not queue or (cold <= 0 and not self._may_claim(pool, claims)):
+            return
         for ticket in queue.in_order():
-            may_claim = claims > 0 and bool(self._free.get(ticket.pool))
-            if not may_claim and cold <= 0:
+            if cold <= 0 and not self._may_claim(pool, claims):
                 return
             slot = self._choose(ticket)
             if slot is not None and claims > 0:
@@ -177,6 +189,14 @@ class Allocation:
             elif slot is None and cold > 0:
                 cold -= 1
                 yield self._book(Order(ticket, Tier.COLD, None))
+
+    def _may_claim(self, pool: str, claims: int) -> bool:
+        """Whether some free placeholder would serve somebody who waits: else nobody need be looked at."""
+        queue = self._queues[pool]
+        return claims > 0 and any(
+            queue.wants(image) or next(iter(slots.values())).swap
+            for image, slots in self._free.get(pool, {}).items()
+        )
 
     def _choose(self, ticket: Ticket) -> Slot | None:
         """The best slot: the same image first, then any whose image may be changed."""
@@ -191,7 +211,7 @@ class Allocation:
 
     def _first(self, slots: OrderedDict[str, Slot], *, changed: bool) -> Slot | None:
         for slot in slots.values():
-            if slot.node not in self._cordoned and (slot.swap or not changed):
+            if slot.swap or not changed:
                 return slot
         return None
 
@@ -206,7 +226,15 @@ class Allocation:
         self._busy[order.ticket.number] = order
         return order
 
-    def _drop(self, slot: Slot) -> None:
+    def _show(self, slot: Slot) -> None:
+        """It may be chosen, unless its node takes no claims."""
+        if slot.node not in self._cordoned:
+            images = self._free.setdefault(slot.pool, {})
+            images.setdefault(slot.image, OrderedDict())[slot.uid] = slot
+
+    def _hide(self, slot: Slot) -> None:
+        if slot.node in self._cordoned:
+            return
         images = self._free[slot.pool]
         images[slot.image].pop(slot.uid, None)
         if not images[slot.image]:

@@ -11,15 +11,19 @@ earns no credit, to leave and come back clears no debt, and newcomers without en
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict
+import heapq
+import itertools
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING
 
 from gateway.model import Purpose
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 
+PLACE_MAX = 1000
+"""Places that are counted. Who is told a place waits on, and thousands may ask in the same moment."""
 DEBTS_MAX = 1024
 """Accounts of absent parties kept before those that owe nothing are dropped."""
 
@@ -31,19 +35,23 @@ class Turns:
         self._used: dict[str, float] = {}
         self._now = 0.0
 
-    def copy(self) -> Turns:
-        """Accounts to try things with."""
-        made = Turns()
-        made._used, made._now = dict(self._used), self._now
-        return made
-
     def join(self, who: str) -> None:
         """Begins to wait."""
         self._used[who] = max(self._used.get(who, 0.0), self._now)
 
-    def next(self, among: Iterable[str]) -> str:
-        """Who has used least; of equals the first. All have joined."""
-        return min(among, key=self._used.__getitem__)
+    def merge(self, lines: Mapping[str, Iterator[Ticket]], *, weighted: bool) -> Iterator[Ticket]:
+        """All tickets of the parties' lines, as they would be served; the accounts stay as they are."""
+        heap = [(self._used[who], at, line) for at, (who, line) in enumerate(lines.items())]
+        heapq.heapify(heap)
+        while heap:
+            used, at, line = heap[0]
+            ticket = next(line, None)
+            if ticket is None:
+                heapq.heappop(heap)
+                continue
+            yield ticket
+            # Of equals the first: `at` differs, so that lines are never compared.
+            heapq.heapreplace(heap, (used + 1.0 / (ticket.weight if weighted else 1.0), at, line))
 
     def serve(self, who: str, weight: float) -> None:
         """Was served once."""
@@ -89,16 +97,8 @@ class _Runs:
         self.lines: dict[str, Line] = {}
 
     def in_order(self) -> Iterator[Ticket]:
-        turns = self.turns.copy()
-        ahead = {run: iter(line.values()) for run, line in self.lines.items()}
-        while ahead:
-            run = turns.next(ahead)
-            ticket = next(ahead[run], None)
-            if ticket is None:
-                del ahead[run]
-            else:
-                turns.serve(run, 1.0)
-                yield ticket
+        lines = {run: iter(line.values()) for run, line in self.lines.items()}
+        return self.turns.merge(lines, weighted=False)
 
 
 class _Tenant:
@@ -120,6 +120,7 @@ class FairQueue:
         self._turns = Turns()
         self._tenants: dict[str, _Tenant] = {}
         self._tickets: dict[int, Ticket] = {}
+        self._images: Counter[str] = Counter()
         # They had their turn already, and lost what they got through no fault of theirs.
         self._returned: Line = OrderedDict()
 
@@ -134,7 +135,7 @@ class FairQueue:
 
     def add(self, ticket: Ticket) -> None:
         """A request begins to wait."""
-        self._tickets[ticket.number] = ticket
+        self._enter(ticket)
         tenant = self._tenants.get(ticket.tenant)
         if tenant is None:
             tenant = self._tenants[ticket.tenant] = _Tenant()
@@ -148,13 +149,16 @@ class FairQueue:
 
     def put_back(self, ticket: Ticket) -> None:
         """One that was served and lost it waits again: before all others, and at no charge."""
-        self._tickets[ticket.number] = ticket
+        self._enter(ticket)
         self._returned[ticket.number] = ticket
 
     def remove(self, number: int) -> Ticket | None:
         """One waits no more; None when it did not."""
         ticket = self._tickets.pop(number, None)
-        if ticket is not None and self._returned.pop(number, None) is None:
+        if ticket is None:
+            return None
+        self._images -= Counter([ticket.image])
+        if self._returned.pop(number, None) is None:
             self._leave(ticket)
         return ticket
 
@@ -172,22 +176,23 @@ class FairQueue:
     def in_order(self) -> Iterator[Ticket]:
         """All that wait, as they would be served. The queue must not change meanwhile."""
         yield from self._returned.values()
-        turns = self._turns.copy()
-        ahead = {name: tenant.in_order() for name, tenant in self._tenants.items()}
-        while ahead:
-            name = turns.next(ahead)
-            ticket = next(ahead[name], None)
-            if ticket is None:
-                del ahead[name]
-            else:
-                turns.serve(name, ticket.weight)
-                yield ticket
+        lines = {name: tenant.in_order() for name, tenant in self._tenants.items()}
+        yield from self._turns.merge(lines, weighted=True)
+
+    def wants(self, image: str) -> bool:
+        """Whether somebody waits for this image."""
+        return self._images[image] > 0
 
     def place(self, number: int) -> int | None:
-        """Place in the queue, first is 1; None when it does not wait."""
+        """Place in the queue, first is 1; None when it does not wait, or is further back than PLACE_MAX."""
         if number not in self._tickets:
             return None
-        return next(at for at, ticket in enumerate(self.in_order(), 1) if ticket.number == number)
+        ahead = enumerate(itertools.islice(self.in_order(), PLACE_MAX), 1)
+        return next((at for at, ticket in ahead if ticket.number == number), None)
+
+    def _enter(self, ticket: Ticket) -> None:
+        self._tickets[ticket.number] = ticket
+        self._images[ticket.image] += 1
 
     def _leave(self, ticket: Ticket) -> None:
         tenant = self._tenants[ticket.tenant]

@@ -300,6 +300,12 @@ class Fulfilment:
             if instance.address is not None:
                 try:
                     return await self._daemons.claim(instance, claim)
+                except BadRequestError as error:
+                    if error.field != "lease" or claim.lease is None:
+                        raise
+                    # A daemon from before there were leases; its placeholder may be days old.
+                    claim = claim._replace(lease=None)
+                    continue
                 except NotListeningError:
                     # A refused connection costs nothing beside what a late one costs the caller.
                     if trio.current_time() - begun > EAGER_S:

@@ -16,7 +16,7 @@ import structlog
 import trio
 
 from gateway.daemons import NotListeningError
-from gateway.fairness import Ticket
+from gateway.fairness import PLACE_MAX, Ticket
 from gateway.fulfilment import Want
 from gateway.model import DEFAULT_SHARE, Ready, Share, Timings
 from gateway.provider import ClaimLostError
@@ -153,7 +153,10 @@ class Pool:
             with trio.CancelScope(deadline=want.deadline):
                 return await self._attempts(waiter, want)
         finally:
-            waiter.place = self._allocation.position(waiter.ticket)
+            if trio.current_time() >= want.deadline:
+                # Only who waited in vain is told; thousands may end at once otherwise.
+                waiter.place = self._allocation.position(waiter.ticket)
+                waiter.is_waiting = self._allocation.is_waiting(waiter.ticket)
             del self._waiters[waiter.ticket.number]
             self._allocation.leave(waiter.ticket)
             self._pump()
@@ -193,7 +196,10 @@ class Pool:
 
     def _timed_out(self, waiter: _Waiter, want: Want) -> CapacityError:
         facts: dict[str, object] = {"waited_s": want.request.wait_s, "place": waiter.place}
-        doing = "starting" if waiter.place is None else f"number {waiter.place} in the queue"
+        doing = "starting"
+        if waiter.is_waiting:
+            place = waiter.place or f"more than {PLACE_MAX}"
+            doing = f"number {place} in the queue"
         return CapacityError(
             f"no sandbox within wait_s={want.request.wait_s:g} (it was {doing})",
             retry_after=1.0,
@@ -281,7 +287,8 @@ class _Waiter:
         self.ticket = ticket
         self.order: Order | None = None
         self.place: int | None = None
-        """Place in the queue when the wait ended; None when it was served."""
+        """Place in the queue when the time was up; None when it had been given something, or is far back."""
+        self.is_waiting = False
         self._given = trio.Event()
 
     def give(self, order: Order) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Header = tuple[bytes, bytes]
 
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOP_BY_HOP = frozenset({
     b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"http2-settings",
 })  # fmt: skip
@@ -25,7 +26,12 @@ _NOT_IN = _HOP_BY_HOP | {
     b"host", b"authorization", b"cookie", b"cookie2", b"expect", b"forwarded", b"via", b"x-real-ip",
     names.HEADER_IDEMPOTENCY_KEY.lower().encode(),
 }  # fmt: skip
-_NOT_IN_PREFIXES = (b"sandman-", b"proxy-", b"x-forwarded-", b"sec-websocket-")
+_NOT_IN_PREFIXES = (
+    b"sandman-", b"proxy-", b"x-forwarded-", b"sec-websocket-",
+    # What proxies that authenticate tell of the caller, some of it good as a password.
+    b"x-auth-request-", b"cf-access-", b"x-amzn-oidc-", b"x-goog-iap-", b"x-goog-authenticated-", b"x-ssl-",
+    b"x-client-cert", b"x-ms-client-principal", b"x-ms-token-",
+)  # fmt: skip
 _NOT_OUT = _HOP_BY_HOP | {
     # What a browser keeps for the origin.
     b"set-cookie", b"set-cookie2", b"clear-site-data", b"strict-transport-security", b"public-key-pins",
@@ -40,6 +46,8 @@ _NOT_OUT = _HOP_BY_HOP | {
     b"permissions-policy", b"document-policy", b"timing-allow-origin", b"date", b"age",
 }  # fmt: skip
 _NOT_OUT_PREFIXES = (
+    # What a proxy before the gateway would obey: files of its own, places within it.
+    b"x-accel-", b"x-sendfile", b"x-lighttpd-", b"x-litespeed-", b"surrogate-",
     b"sandman-", b"proxy-", b"access-control-", b"cross-origin-", b"sec-", b"attribution-reporting-",
 )  # fmt: skip
 
@@ -96,7 +104,8 @@ class Port:
         origin = f"http://localhost:{self.number}"
         try:
             place = urlsplit(urljoin(f"{origin}{self.path or '/'}", given))
-            is_here = place.scheme in {"http", "https"} and place.port == self.number
+            port = place.port or _DEFAULT_PORTS.get(place.scheme)
+            is_here = place.scheme in _DEFAULT_PORTS and port == self.number
         except ValueError:
             return None
         if not is_here or place.hostname not in {"localhost", "127.0.0.1", "::1"}:
@@ -107,7 +116,8 @@ class Port:
         if path == self.prefix or path.startswith(f"{self.prefix}/"):
             path = path.removeprefix(self.prefix)  # it goes by X-Forwarded-Prefix
         query = f"?{place.query}" if place.query else ""
-        return f"{self.prefix}{path or '/'}{query}"
+        fragment = f"#{place.fragment}" if place.fragment else ""
+        return f"{self.prefix}{path or '/'}{query}{fragment}"
 
 
 def _named(headers: Iterable[Header]) -> set[bytes]:

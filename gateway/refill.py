@@ -32,20 +32,30 @@ LOOK_EVERY_S = 0.05
 """Seconds between two looks. Costs a free allocator nothing worth measuring."""
 STARTS_AT_ONCE = 16
 """Writes in flight to let placeholders go."""
+AGAIN_S = 5.0
+"""Seconds until one that was let go is let go once more, should the watch say that it is held still: an
+admission policy of somebody's may have refused the write in a way that looks like `it is gone`."""
 TROUBLE_PAUSE_S = 1.0
 """Seconds without a try after one that failed: the API server has other worries."""
 
 
-def due(held: Mapping[str, float], counts: Statistics, now: float) -> list[str]:
+def due(
+    held: Mapping[str, float], asked: Mapping[str, float], counts: Statistics, now: float
+) -> list[str]:
     """Uids of the placeholders that may start. Pure.
 
     Args:
         held: by uid, since when.
+        asked: by uid, when it was last let go; the watch has not told of it yet.
         counts: what the allocation has in hand.
-        now: on the clock of `held`.
+        now: on the clock of both.
     """
     is_busy = counts.claiming + counts.cold > 0
-    return [uid for uid, since in held.items() if not is_busy or now - since >= HOLD_S]
+    return [
+        uid
+        for uid, since in held.items()
+        if (not is_busy or now - since >= HOLD_S) and now - asked.get(uid, -AGAIN_S) >= AGAIN_S
+    ]
 
 
 class Refill:
@@ -61,6 +71,7 @@ class Refill:
         self._roster = roster
         self._provider = provider
         self._is_leader = is_leader
+        self._asked: dict[str, float] = {}
 
     async def run(self) -> None:
         """Look again and again until cancelled."""
@@ -70,12 +81,13 @@ class Refill:
                 await trio.sleep(TROUBLE_PAUSE_S)
 
     async def _let_go(self) -> bool:
-        """One round; False when a write failed. What failed is held still, and due again."""
+        """One round; False when a write failed. One is held until the watch tells that it is not."""
+        self._asked = {uid: at for uid, at in self._asked.items() if uid in self._roster.held}
         counts = self._roster.allocation.statistics()
         failed: list[str] = []
         limiter = trio.CapacityLimiter(STARTS_AT_ONCE)
         async with trio.open_nursery() as nursery:
-            for uid in due(self._roster.held, counts, trio.current_time()):
+            for uid in due(self._roster.held, self._asked, counts, trio.current_time()):
                 nursery.start_soon(self._start, uid, limiter, failed)
         return not failed
 
@@ -90,4 +102,6 @@ class Refill:
                 failed.append(uid)
                 log.warning("a placeholder is held still", pod=instance.name, error=str(error))
                 return
-            self._roster.let_go(uid)
+            if uid in self._asked:
+                log.warning("a placeholder is held still", pod=instance.name, error="no effect")
+            self._asked[uid] = trio.current_time()

@@ -64,10 +64,6 @@ class Roster:
             self._boots[uid] = boot_id
             self._offer(instance)
 
-    def let_go(self, uid: str) -> None:
-        """A held placeholder may start: the watch will tell the same."""
-        self.held.pop(uid, None)
-
     def boot_id(self, uid: str) -> str | None:
         """The daemon start that was vetted."""
         return self._boots.get(uid)

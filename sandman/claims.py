@@ -36,9 +36,8 @@ class LeaseTerms(NamedTuple):
         ttl_s = reader.seconds("ttl_s")
         if ttl_s is None:
             raise reader.fail("ttl_s", "a number of seconds greater than 0")
-        terms = cls(ttl_s, reader.seconds("grace_s", zero=True) or 0.0)
-        reader.finish()
-        return terms
+        # What a newer gateway adds is passed over: it is ours, and its placeholders may be days old.
+        return cls(ttl_s, reader.seconds("grace_s", zero=True) or 0.0)
 
 
 class Claim(NamedTuple):
@@ -79,7 +78,7 @@ class Claim(NamedTuple):
         if not claim_id:
             raise reader.fail("claim_id", "a string that is not empty")
         lease = reader.inner("lease")
-        claim = cls(
+        return cls(
             claim_id=claim_id,
             previous_boot_id=reader.text("previous_boot_id"),
             env=reader.environment("env"),
@@ -87,8 +86,6 @@ class Claim(NamedTuple):
             user=reader.text_or_int("user"),
             lease=None if lease is None else LeaseTerms.from_fields(lease),
         )
-        reader.finish()
-        return claim
 
 
 class Info(NamedTuple):

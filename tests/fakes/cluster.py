@@ -21,6 +21,7 @@ from gateway.provider import ClaimLostError, Gone, News, PoolSeen, Seen, Synced
 from gateway.registry import Registry
 from gateway.roster import Roster
 from sandman import names, wire
+from sandman.errors import BadRequestError
 
 BASE = "registry.example/base:1"
 TASK = "registry.example/task:1"
@@ -45,6 +46,8 @@ class FakeCluster:
         """What each daemon was told, by uid."""
         self.up_at: dict[str, float] = {}
         self.bad_images: dict[str, str] = {}
+        self.knows_no_leases = False
+        """Daemons of a version before there were leases."""
         self.fail_claims: list[Exception] = []
         self.fail_starts: list[Exception] = []
         self.fail_discards: list[Exception] = []
@@ -177,6 +180,8 @@ class FakeCluster:
         boot = self.boots[instance.uid]
         if boot == claim.previous_boot_id:
             raise NotListeningError(boot)
+        if self.knows_no_leases and claim.lease is not None:
+            raise BadRequestError("unknown field lease", field="lease")
         assert self.claims.setdefault(instance.uid, claim.claim_id) == claim.claim_id
         self.leases.setdefault(instance.uid, []).append(claim.lease)
         return wire.Info(boot, claim_id=claim.claim_id)

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gateway import fairness
 from gateway.allocation import Allocation, Slot
-from gateway.fairness import FairQueue, Ticket, Turns
+from gateway.fairness import FairQueue, Ticket
 from gateway.model import Purpose
 
 # The long form: SANDMAN_TEST_HISTORIES=10000.
@@ -143,13 +143,34 @@ def test_newcomers_without_end_starve_nobody():
     assert sum(one.run == "long" for one in served) >= 5
 
 
-def test_a_copy_of_the_accounts_changes_nothing():
-    turns = Turns()
-    turns.join("a")
-    turns.join("b")
-    copy = turns.copy()
-    copy.serve("a", 1.0)
-    assert (turns.next("ab"), copy.next("ab")) == ("a", "b")
+def test_places_far_back_are_not_counted(monkeypatch):
+    monkeypatch.setattr(fairness, "PLACE_MAX", 5)
+    queue = filled(*crowd("acme", 0, 10))
+    assert [queue.place(number) for number in (0, 4, 5, 9)] == [1, 5, None, None]
+
+
+def test_thousands_of_runs_and_all_of_them_leaving_are_cheap():
+    """A trainer with a run for each of its calls is killed: the allocator must not stand still for it."""
+    queue = FairQueue()
+    looks = 0
+
+    class Counted(float):
+        def __lt__(self, other: float) -> bool:
+            nonlocal looks
+            looks += 1
+            return float.__lt__(self, other)
+
+    for number in range(2000):
+        queue.add(ticket(number, run=f"run-{number}"))
+    runs = queue._tenants["acme"].purposes[Purpose.TRAIN]
+    runs.turns._used = {run: Counted(used) for run, used in runs.turns._used.items()}
+    assert next(queue.in_order()).number == 0
+    # Comparisons of accounts, by heap: linear for the first, logarithmic for each after it.
+    assert looks < 10_000
+    for number in range(2000):
+        queue.remove(number)
+    assert len(queue) == 0
+    assert not queue.wants("task")
 
 
 @pytest.mark.parametrize("swap", [True, False])
@@ -173,6 +194,37 @@ def test_pools_take_turns_where_a_limit_is_common():
         served.append(order.ticket.pool)
         allocation.done(order.ticket)
     assert Counter(served[:4]) == {"a": 2, "b": 2}
+
+
+def test_slots_that_serve_nobody_who_waits_cost_no_look_at_the_queue():
+    allocation = Allocation(cold_max=0, claims_max=10)
+    for number in range(5):
+        allocation.offer(Slot(f"c{number}", "root", "task", "closed", swap=True))
+        allocation.offer(Slot(f"o{number}", "fixed", "other", "n1", swap=False))
+    allocation.cordon("closed", closed=True)
+    for number in range(10):
+        allocation.arrive(ticket(number))
+        allocation.arrive(Ticket(100 + number, "fixed", "task"))
+    assert not allocation._may_claim("root", 10)
+    assert not allocation._may_claim("fixed", 10)
+    assert allocation.assign() == []
+    assert allocation.statistics().free == 10
+    allocation.arrive(Ticket(200, "fixed", "other"))
+    assert [order.ticket.number for order in allocation.assign()] == [200]
+    allocation.cordon("closed", closed=False)
+    assert len(allocation.assign()) == 5
+
+
+def test_a_placeholder_of_a_closed_node_may_go_and_another_come():
+    allocation = Allocation(cold_max=0, claims_max=10)
+    allocation.cordon("n1", closed=True)
+    allocation.cordon("n1", closed=True)
+    allocation.offer(Slot("p", "root", "task", "n1", swap=True))
+    allocation.forget("p")
+    allocation.offer(Slot("q", "root", "task", "n1", swap=True))
+    allocation.cordon("n1", closed=False)
+    allocation.arrive(ticket(1))
+    assert [order.slot.uid for order in allocation.assign() if order.slot] == ["q"]
 
 
 WEIGHTS = {"a": 1.0, "b": 2.0, "c": 5.0}

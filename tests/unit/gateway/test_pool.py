@@ -276,6 +276,16 @@ async def test_a_daemon_is_told_a_lease_that_is_no_shorter_than_the_sandboxs(aut
     assert begun + 400.0 + again.ttl_s == pytest.approx(expires_at)
 
 
+async def test_a_placeholder_whose_daemon_is_from_before_leases_serves_all_the_same(autojump_clock):
+    cluster = FakeCluster()
+    cluster.knows_no_leases = True
+    cluster.placeholder()
+    async with running(cluster) as pool:
+        made = await pool.allocate("acme", want(image=BASE), None)
+        assert cluster.leases[made.instance.uid] == [None]
+        assert [kind for kind, _ in cluster.writes] == ["claim"]
+
+
 async def test_a_sandbox_whose_lease_nobody_can_read_is_not_ended_by_its_daemon(autojump_clock):
     cluster = FakeCluster()
     cluster.placeholder()

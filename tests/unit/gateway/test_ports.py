@@ -45,11 +45,28 @@ def test_a_length_that_chunks_override_does_not_go_in() -> None:
         "Content-Security-Policy", "X-Content-Type-Options", "Access-Control-Allow-Origin",
         "Cross-Origin-Opener-Policy", "Sandman-Port", "Sandman-Anything", "Connection", "X-Named",
         "Transfer-Encoding", "Sec-WebSocket-Accept", "Accept-CH", "Speculation-Rules",
+        "X-Accel-Redirect", "X-Accel-Buffering", "X-Sendfile", "Surrogate-Control",
     ],
 )  # fmt: skip
 def test_what_does_not_come_out(name) -> None:
     given = [(name.encode(), b"v"), (b"Connection", b"X-Named"), (b"ETag", b"e")]
     assert PORT.response_headers(given) == [(b"etag", b"e"), (b"sandman-port", b"8000")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["x-auth-request-access-token", "cf-access-jwt-assertion", "x-amzn-oidc-data",
+     "x-goog-iap-jwt-assertion", "x-ssl-client-cert", "x-ms-token-aad-access-token"],
+)  # fmt: skip
+def test_what_a_proxy_tells_of_the_caller_does_not_go_in(name) -> None:
+    passed = PORT.request_headers([(name.encode(), b"v"), (b"accept", b"*/*")])
+    assert passed == [(b"accept", b"*/*"), (b"x-forwarded-prefix", PREFIX.encode())]
+
+
+def test_a_default_port_need_not_be_named() -> None:
+    assert Port(80, PREFIX, "/").location("http://localhost/login") == f"{PREFIX}/login"
+    assert Port(443, PREFIX, "/").location("https://localhost/login") == f"{PREFIX}/login"
+    assert Port(443, PREFIX, "/").location("http://localhost/login") is None
 
 
 def test_what_comes_out() -> None:
@@ -76,7 +93,7 @@ def test_what_comes_out() -> None:
         ("/", "/"), ("", "/a/b"), ("c", "/a/c"), ("../c", "/c"), ("?q=1", "/a/b?q=1"), ("/a//b", "/a//b"),
         ("/a/./b/../c/", "/a/c/"), ("../../../../v1/runs/r", "/v1/runs/r"), ("/..", "/"),
         ("/%2e%2e/%2E%2e/v1/sandboxes", "/v1/sandboxes"), ("/x/%2e", "/x/"), ("/%2F..%2F", "/%2F..%2F"),
-        ("http://localhost:8000/x#f", "/x"), ("http://127.0.0.1:8000", "/"), ("https://[::1]:8000/x", "/x"),
+        ("http://localhost:8000/x#f", "/x#f"), ("http://127.0.0.1:8000", "/"), ("https://[::1]:8000/x", "/x"),
         (f"{PREFIX}/done", "/done"), (PREFIX, "/"), (f"{PREFIX}x", f"{PREFIX}x"), ("//localhost:8000/x", "/x"),
         (f"{PREFIX}/../../../exec", "/v1/sandboxes/exec"),
         ("https://evil.example/", None), ("//evil.example/", None), ("http://localhost/", None),

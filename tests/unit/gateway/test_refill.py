@@ -34,7 +34,13 @@ STARVED = Statistics(waiting=5, free=0, claiming=0, cold=0)
     ],
 )
 def test_a_placeholder_starts_when_nothing_is_in_hand_or_its_time_is_over(counts, held_for, is_due):
-    assert due({"u": 100.0}, counts, 100.0 + held_for) == (["u"] if is_due else [])
+    assert due({"u": 100.0}, {}, counts, 100.0 + held_for) == (["u"] if is_due else [])
+
+
+def test_one_that_was_let_go_is_let_go_again_only_when_that_had_no_effect():
+    held, asked = {"u": 100.0}, {"u": 101.0}
+    assert due(held, asked, IDLE, 101.0 + refill.AGAIN_S - 0.01) == []
+    assert due(held, asked, IDLE, 101.0 + refill.AGAIN_S) == ["u"]
 
 
 class Stage:
@@ -56,8 +62,13 @@ class Stage:
 
     def hold(self, number: int = 1):
         one = pod(uid=f"{number:08d}-u", name=f"held-{number}", hold=0, running=False, address=None)
+        self.cluster.pods[one.uid] = one
         self.roster.apply(Seen(one))
         return one
+
+    async def watch(self) -> None:
+        async for news in self.cluster.receive:
+            self.roster.apply(news)
 
     def started(self) -> list[str]:
         return [name for kind, name in self.cluster.writes if kind == "start"]
@@ -67,6 +78,7 @@ async def test_an_idle_allocator_lets_them_all_go(autojump_clock, nursery):
     stage = Stage()
     for number in range(40):
         stage.hold(number)
+    nursery.start_soon(stage.watch)
     nursery.start_soon(stage.refill.run)
     await trio.sleep(2 * refill.LOOK_EVERY_S)
     assert sorted(stage.started()) == sorted(f"held-{n}" for n in range(40))
@@ -79,6 +91,7 @@ async def test_a_claim_comes_first_and_its_end_lets_go(autojump_clock, nursery):
     stage = Stage()
     ticket = stage.busy()
     stage.hold()
+    nursery.start_soon(stage.watch)
     nursery.start_soon(stage.refill.run)
     await trio.sleep(HOLD_S / 2)
     assert stage.started() == []
@@ -91,6 +104,7 @@ async def test_a_storm_without_end_holds_them_no_longer_than_its_limit(autojump_
     stage = Stage()
     stage.busy()
     stage.hold()
+    nursery.start_soon(stage.watch)
     nursery.start_soon(stage.refill.run)
     await trio.sleep(HOLD_S + 2 * refill.LOOK_EVERY_S)
     assert stage.started() == ["held-1"]
@@ -100,6 +114,7 @@ async def test_who_does_not_decide_lets_nothing_go_until_it_does(autojump_clock,
     stage = Stage()
     stage.leads = False
     stage.hold()
+    nursery.start_soon(stage.watch)
     nursery.start_soon(stage.refill.run)
     await trio.sleep(5)
     assert stage.started() == []
@@ -112,12 +127,25 @@ async def test_a_write_that_fails_is_made_again_after_a_pause(autojump_clock, nu
     stage = Stage()
     stage.cluster.fail_starts = [UnreachableError("no connection")]
     stage.hold()
+    nursery.start_soon(stage.watch)
     nursery.start_soon(stage.refill.run)
     await trio.sleep(refill.TROUBLE_PAUSE_S)
     assert stage.started() == []
     assert list(stage.roster.held) == ["00000001-u"]
     await trio.sleep(3 * refill.LOOK_EVERY_S)
     assert stage.started() == ["held-1"]
+
+
+async def test_a_write_without_effect_is_made_again_and_told(autojump_clock, nursery, capsys):
+    """An admission policy may refuse it with the status of a patch that did not fit."""
+    stage = Stage()
+    one = stage.hold()
+    del stage.cluster.pods[one.uid]
+    nursery.start_soon(stage.refill.run)
+    await trio.sleep(2 * refill.AGAIN_S + 1)
+    assert stage.started() == ["held-1"] * 3
+    assert list(stage.roster.held) == [one.uid]
+    assert "held still" in capsys.readouterr().out
 
 
 async def test_what_the_watch_tells_decides_who_is_held(autojump_clock):
