@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import ssl
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,24 @@ import trio
 from anycorn.protocol import h11 as http1
 from anycorn.protocol.events import Body, EndBody, Response, StreamClosed
 from anycorn.protocol.http_stream import ASGIHTTPState, HTTPStream
-from anycorn.protocol.ws_stream import ASGIWebsocketState, WSStream
+from anycorn.protocol.ws_stream import (
+    ASGIWebsocketState,
+    FrameTooLargeError,
+    WebsocketBuffer,
+    WSStream,
+)
 from anycorn.tcp_server import TCPServer
+from wsproto.events import Message, TextMessage
+from wsproto.frame_protocol import CloseReason
 
 from sandman import errors, names
 
 if TYPE_CHECKING:
     from anycorn.worker_context import WorkerContext
+
+FAREWELL_S = 2.0
+"""Seconds until a WebSocket is cut whose message was too long. A connection that is closed with data
+unread is reset, which would overtake the close frame that says why."""
 
 
 class SecureStream(anyio.streams.tls.TLSStream):
@@ -60,8 +72,58 @@ class _Request(HTTPStream):
         await _send_problem(self, status_code)
 
 
+class _Buffer(WebsocketBuffer):
+    """A message that is coming in. anycorn's counts characters, of up to four bytes, and takes what is
+    too long before it refuses it."""
+
+    def __init__(self, max_length: int) -> None:
+        super().__init__(max_length)
+        self.is_overrun = False
+        self._is_text = False
+        self._bytes = io.BytesIO()
+
+    def extend(self, event: Message[Any]) -> None:
+        data = event.data.encode() if isinstance(event, TextMessage) else event.data
+        self._is_text = isinstance(event, TextMessage)
+        self.length += len(data)
+        if self.length > self.max_length:
+            self.clear()
+            self.is_overrun = True
+            raise FrameTooLargeError
+        self._bytes.write(data)
+
+    def clear(self) -> None:
+        self.length = 0
+        self._bytes = io.BytesIO()
+
+    def to_message(self) -> dict[str, Any]:
+        data = self._bytes.getvalue()
+        text, data_or_none = (data.decode(), None) if self._is_text else (None, data)
+        return {"type": "websocket.receive", "bytes": data_or_none, "text": text}
+
+
 class _Socket(WSStream):
-    """The same for a WebSocket: a handshake that is none, a path that is no UTF-8."""
+    """A WebSocket that ends at a message that is too long; anycorn's says so and goes on taking it.
+
+    As a request's, its refusals have a body: a handshake that is none, a path that is no UTF-8.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - anycorn's own
+        super().__init__(*args, **kwargs)
+        self._incoming = _Buffer(self.config.websocket_max_message_size)
+        self.buffer = self._incoming
+
+    async def _handle_events(self) -> None:
+        await super()._handle_events()
+        if self._incoming.is_overrun and not self.closed:
+            self.close_code = CloseReason.MESSAGE_TOO_BIG.value
+            self.task_group.spawn(self._cut)
+            # From here on `handle` passes over what comes, and the application knows.
+            await self.handle(StreamClosed(stream_id=self.stream_id))
+
+    async def _cut(self) -> None:
+        await self.context.sleep(FAREWELL_S)
+        await self.send(StreamClosed(stream_id=self.stream_id))
 
     async def _send_error_response(self, status_code: int) -> None:
         self.state = ASGIWebsocketState.HTTPCLOSED

@@ -15,7 +15,7 @@ import pytest
 import trio
 import trustme
 
-from sandman.service import asgi, https, tls
+from sandman.service import asgi, connections, https, tls
 from tests.fakes.sockets import Refused, connected
 
 if TYPE_CHECKING:
@@ -693,6 +693,46 @@ async def test_too_long_a_message_is_refused():
         assert await peer.receive() == b"x" * 1000
         await peer.send(b"x" * 1001)
         assert (await peer.receive())[0] == 1009
+
+
+async def test_a_texts_bytes_are_counted_and_not_its_characters():
+    settings = https.Settings(grace_s=1, max_message_bytes=1000)
+    async with serving(socket_app, None, settings) as server, socket_to(server) as peer:
+        await peer.send("\u00e4" * 500)
+        assert await peer.receive() == "\u00e4" * 500
+        await peer.send("\u00e4" * 501)
+        assert (await peer.receive())[0] == 1009
+
+
+async def test_who_goes_on_with_a_message_that_is_too_long_fills_no_memory(monkeypatch):
+    monkeypatch.setattr(connections, "FAREWELL_S", 0.2)
+    made: list = []
+    ends: list = []
+    told = trio.Event()
+
+    class Watched(connections._Socket):
+        def __init__(self, *args) -> None:
+            super().__init__(*args)
+            made.append(self)
+
+    async def app(scope, receive, send) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        ends.append(await receive())
+        told.set()
+
+    monkeypatch.setattr(connections.http1, "WSStream", Watched)
+    settings = https.Settings(grace_s=1, max_message_bytes=1000)
+    async with serving(app, None, settings) as server, socket_to(server) as peer:
+        with trio.fail_after(10):
+            # The header of one frame of a tebibyte, masked with noughts.
+            await peer.stream.send_all(b"\x82\xff" + (1 << 40).to_bytes(8, "big") + bytes(4))
+            with contextlib.suppress(trio.BrokenResourceError):
+                while True:
+                    await peer.stream.send_all(b"x" * 65536)
+                    assert len(made[0].buffer._bytes.getbuffer()) <= 1000
+            await told.wait()
+    assert ends == [{"type": "websocket.disconnect", "code": 1009}]
 
 
 async def test_a_silent_websocket_is_no_idle_connection():
