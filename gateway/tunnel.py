@@ -8,7 +8,9 @@ becomes the other's, with its code; where there was none, the close frame says w
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import trio
@@ -16,10 +18,16 @@ import trio
 from gateway import websocket
 from gateway.daemons import LostError, NotListeningError
 from sandman import names
-from sandman.errors import OutcomeUnknownError, SandmanError, TooLargeError, UnreachableError
+from sandman.errors import (
+    OutcomeUnknownError,
+    QuotaError,
+    SandmanError,
+    TooLargeError,
+    UnreachableError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from starlette.types import Receive, Scope, Send
 
@@ -34,6 +42,11 @@ if TYPE_CHECKING:
 
 SOCKETS_MAX = 2048
 """WebSockets that one replica carries at once; some 60 KB each when idle."""
+SOCKETS_PER_SANDBOX_MAX = 64
+"""Of them for one sandbox: a notebook has a dozen, and no sandbox may have them all. Each may hold some
+messages of MESSAGE_MAX_BYTES, see docs/limits.md."""
+RETRY_S = 5.0
+"""Seconds until it makes sense to ask again when there are too many."""
 REASON_MAX_BYTES = 120
 """Of a close frame's reason, which with its code has 125 (RFC 6455)."""
 ASK_S = 2.0
@@ -75,6 +88,8 @@ class Tunnels:
         self._registry = registry
         self._upstream = upstream
         self.open = 0
+        self._of_sandbox: Counter[str] = Counter()
+        """How many are open by the sandbox's uid; none are not in it."""
 
     async def run(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         """Carry one, from its handshake to its end.
@@ -87,17 +102,33 @@ class Tunnels:
 
         Raises:
             RefusedError: the answer there is an HTTP response.
+            QuotaError: the sandbox has SOCKETS_PER_SANDBOX_MAX of them here.
             SandmanError: it was not accepted yet, and will not be.
         """
+        with self._place(route.instance):
+            await self._run(route, scope, _Caller(receive, send))
+
+    @contextlib.contextmanager
+    def _place(self, instance: Instance) -> Iterator[None]:
         if self.open >= SOCKETS_MAX:
             raise UnreachableError(
-                "this gateway carries as many WebSockets as it can", retry_after=5.0
+                "this gateway carries as many WebSockets as it can", retry_after=RETRY_S
+            )
+        if self._of_sandbox[instance.uid] >= SOCKETS_PER_SANDBOX_MAX:
+            raise QuotaError(
+                f"{SOCKETS_PER_SANDBOX_MAX} WebSockets of this sandbox are open; close some",
+                sandbox=instance.id,
+                retry_after=RETRY_S,
             )
         self.open += 1
+        self._of_sandbox[instance.uid] += 1
         try:
-            await self._run(route, scope, _Caller(receive, send))
+            yield
         finally:
             self.open -= 1
+            self._of_sandbox[instance.uid] -= 1
+            if not self._of_sandbox[instance.uid]:
+                del self._of_sandbox[instance.uid]
 
     async def _run(self, route: Route, scope: Scope, caller: _Caller) -> None:
         instance = route.instance

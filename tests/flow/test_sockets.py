@@ -304,6 +304,33 @@ async def test_no_more_than_a_replica_can_carry(odd_bed, monkeypatch):
         assert "sandman_websockets 1.0" in (await odd_bed.client.get("/metrics")).text
 
 
+async def test_no_more_than_one_sandbox_may_have(odd_bed, monkeypatch):
+    monkeypatch.setattr(tunnel, "SOCKETS_PER_SANDBOX_MAX", 2)
+    odd_bed.cluster.placeholder(address="127.0.0.1", key_id="k1")
+    await odd_bed.vetted(2)
+    odd_bed.made, other = await odd_bed.allocate(), await odd_bed.allocate()
+    odd_bed.daemon.script = accepts(echo)
+    async with socket(odd_bed, "ports/8000/"), socket(odd_bed, "ports/8000/"):
+        with pytest.raises(Refused) as refused:
+            async with socket(odd_bed, "ports/8000/"):
+                pass
+        got, told = refused.value, json.loads(refused.value.body)
+        assert (got.status, got.headers["retry-after"]) == (429, "5")
+        assert (told["reason"], told["retryable"]) == ("quota", True)
+        assert told["sandbox"] == odd_bed.made["id"]
+        mine, odd_bed.made = odd_bed.made, other
+        async with socket(odd_bed, "ports/8000/") as peer:
+            await peer.send("other")
+            assert await peer.receive() == "other"
+        odd_bed.made = mine
+    with trio.fail_after(10):
+        while "sandman_websockets 0.0" not in (await odd_bed.client.get("/metrics")).text:
+            await trio.sleep(0.01)
+    async with socket(odd_bed, "ports/8000/") as peer:
+        await peer.send("again")
+        assert await peer.receive() == "again"
+
+
 async def test_a_fault_of_ours_is_500_and_says_so(odd_bed, monkeypatch):
     async def fault(*_args) -> None:
         raise RuntimeError("fault")
