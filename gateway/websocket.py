@@ -101,6 +101,8 @@ class DaemonSocket:
         self._events: Iterator[Event] = iter(())
         self._taken = 0
         self._sending = trio.Lock()
+        self._is_torn = False
+        """Whether a frame was sent in part and never ended: whatever followed would count as the rest of it."""
         self.subprotocol: str | None = None
         self.headers: list[Header] = []
         """Of the answer to the handshake, those apart that belong to it."""
@@ -168,7 +170,7 @@ class DaemonSocket:
         await self._send(event)
 
     async def close(self, code: int, reason: str = "") -> None:
-        """Say goodbye, and wait a moment for the answer."""
+        """Say goodbye, and wait a moment for the answer; not where a frame was broken off."""
         if code in {NO_STATUS, ABNORMAL}:
             code = NORMAL if code == NO_STATUS else GOING_AWAY
         with trio.move_on_after(FAREWELL_S, shield=True):
@@ -181,10 +183,14 @@ class DaemonSocket:
 
     async def _send(self, event: Event) -> None:
         async with self._sending:
+            if self._is_torn:
+                raise LostError("a frame to it was broken off", sent=True)
             try:
                 data = self._protocol.send(event)
+                self._is_torn = True
                 with trio.fail_after(STALL_S):
                     await self._stream.send_all(data)
+                self._is_torn = False
             except ProtocolError:
                 return  # it is closing: nobody reads that any more
             except trio.TooSlowError as error:

@@ -140,6 +140,29 @@ async def test_codes_that_may_not_be_sent(given, sent, autojump_clock):
     assert [event.code for event in say.events()] == [sent]
 
 
+async def test_no_goodbye_lands_within_a_frame_that_was_broken_off(monkeypatch):
+    monkeypatch.setattr(websocket, "FAREWELL_S", 0.1)
+    ours, theirs = (trio.SocketStream(end) for end in trio.socket.socketpair())
+    socket = DaemonSocket(ours)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(socket.open, OPENING)
+        await theirs.send_all(switch(await head_of(theirs)))
+    with trio.move_on_after(0.05) as given_up:
+        await socket.send(b"x" * 8_000_000)  # far more than the kernel takes
+    assert given_up.cancelled_caught
+    data = await theirs.receive_some(1_000_000)  # there is room for a goodbye now
+    await socket.close(1009)
+    await ours.aclose()
+    say = Connection(ConnectionType.SERVER)
+    while data:
+        say.receive_data(bytes(data))
+        for event in say.events():
+            assert isinstance(event, BytesMessage)
+            assert set(event.data) == {ord("x")}
+        data = await theirs.receive_some()
+    await theirs.aclose()
+
+
 async def test_connections_that_break():
     for at_end in (lambda stream: stream.aclose(), trio.aclose_forcefully):
         socket, theirs = await opened()
