@@ -145,15 +145,23 @@ class CloseSockets:
         if scope["type"] != "websocket":
             await self._app(scope, receive, send)
             return
-        accepted = False
+        accepted = refused = going_down = False
 
         async def send_on(message: Message) -> None:
-            nonlocal accepted
+            nonlocal accepted, refused
+            if going_down:  # the last word is said; the application will hear of it
+                await trio.lowlevel.checkpoint()
+                return
             accepted = accepted or message["type"] == "websocket.accept"
+            refused = refused or message["type"] == "websocket.http.response.start"
             await send(message)
 
         async def watch() -> None:
+            nonlocal going_down
             await self._going.wait()
+            if refused:
+                return  # its answer is on its way
+            going_down = True
             if accepted:
                 reason = "service restart"
                 await send({"type": "websocket.close", "code": SERVICE_RESTART, "reason": reason})

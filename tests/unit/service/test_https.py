@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 import trio
+import trio.testing
 import trustme
 
 from sandman.service import asgi, connections, https, tls
@@ -773,6 +774,48 @@ async def test_at_the_stop_websockets_are_told_to_come_again():
             assert await peer.receive() == (1012, "service restart")
         with trio.fail_after(1):
             await server.ended.wait()
+
+
+@pytest.mark.parametrize("first", [{"type": "websocket.accept"}, None])
+async def test_what_an_app_says_after_the_last_word_is_dropped(first):
+    """The server raises at it, and each restart would log that for every busy WebSocket."""
+    going = trio.Event()
+    sent: list[str] = []
+
+    async def app(scope, receive, send) -> None:
+        if first:
+            await send(first)
+        going.set()
+        while True:
+            await send({"type": "websocket.send" if first else "websocket.accept"})
+
+    async def send(message) -> None:
+        sent.append(message["type"])
+        for _ in range(1 if message["type"] in {"websocket.send", "websocket.accept"} else 5):
+            await trio.lowlevel.checkpoint()
+
+    with trio.fail_after(5):
+        await asgi.CloseSockets(app, going)({"type": "websocket"}, None, send)
+    ends = [name for name in sent if name in {"websocket.close", "websocket.http.response.body"}]
+    assert len(ends) == 1
+    assert sent[-1] == ends[0]
+
+
+async def test_a_refusal_that_has_begun_is_not_refused_again():
+    going = trio.Event()
+    sent: list[str] = []
+
+    async def app(scope, receive, send) -> None:
+        await send({"type": "websocket.http.response.start", "status": 404, "headers": []})
+        going.set()
+        await trio.testing.wait_all_tasks_blocked()
+        await send({"type": "websocket.http.response.body", "body": b"no"})
+
+    async def send(message) -> None:
+        sent.append(message["type"])
+
+    await asgi.CloseSockets(app, going)({"type": "websocket"}, None, send)
+    assert sent == ["websocket.http.response.start", "websocket.http.response.body"]
 
 
 async def test_a_fault_in_a_websocket_closes_it_as_that(caplog):
