@@ -29,7 +29,7 @@ from sandman.errors import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
     from gateway.model import Instance
     from gateway.ports import Port
@@ -140,9 +140,13 @@ class Tunnels:
                 raise over
             headers = _headers(route, scope)
             try:
-                async with self._upstream.open_socket(
-                    instance, route.path, headers, scope["subprotocols"]
-                ) as socket:
+                async with contextlib.AsyncExitStack() as stack:
+                    opening = self._upstream.open_socket(
+                        instance, route.path, headers, scope["subprotocols"]
+                    )
+                    socket = await caller.while_here(stack.enter_async_context(opening))
+                    if socket is None:
+                        return
                     await caller.accept(socket)
                     end = await _Exchange(caller, socket).run()
             except LostError as error:
@@ -175,9 +179,32 @@ class _Caller:
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive
         self._send = send
+        self._kept: list[Message] = []
+        """What was read before the accept; one at most."""
         self.is_accepted = False
         self.left: int | None = None
         """The code of the caller's goodbye; None while it is here."""
+
+    async def while_here(self, opening: Awaitable[DaemonSocket]) -> DaemonSocket | None:
+        """What this gives; it is cancelled, and the answer None, when the caller leaves before."""
+
+        async def watch() -> None:
+            self._kept.append(await self._receive())
+            if self._kept[0]["type"] == "websocket.disconnect":
+                nursery.cancel_scope.cancel()
+
+        socket: DaemonSocket | None = None
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            try:
+                socket = await opening
+            except Exception as error:  # noqa: BLE001 - raised below, out of the nursery's group
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        return socket
 
     async def accept(self, socket: DaemonSocket) -> None:
         mark = [header for header in socket.headers if header[0].lower() == _MARK]
@@ -187,7 +214,7 @@ class _Caller:
 
     async def receive(self) -> str | bytes | None:
         """The next message; None when the caller has left."""
-        message = await self._receive()
+        message = self._kept.pop() if self._kept else await self._receive()
         if message["type"] == "websocket.disconnect":
             self.left = int(message.get("code") or websocket.NO_STATUS)
             return None

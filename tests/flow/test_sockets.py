@@ -7,6 +7,7 @@ import json
 
 import pytest
 import trio
+import trio.testing
 from wsproto.events import Ping
 from wsproto.utilities import ProtocolError
 
@@ -221,6 +222,44 @@ async def test_who_is_silent_in_the_handshake_or_takes_nothing_is_given_up(odd_b
         code, reason = await peer.receive()
         assert (code, reason) == (1011, "outcome_unknown: in the sandbox: it takes no data")
         nursery.cancel_scope.cancel()
+
+
+async def test_who_leaves_before_the_accept_holds_no_place(odd_bed, caplog):
+    asked, left = trio.Event(), trio.Event()
+
+    async def silent(call) -> None:
+        asked.set()
+        assert not await call.stream.receive_some()
+        left.set()
+
+    odd_bed.made = await odd_bed.allocate()
+    odd_bed.daemon.script = claims(silent)
+    path = f"/v1/sandboxes/{odd_bed.made['id']}/ports/8000/"
+    lines = [b"Connection: Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Version: 13"]
+    with trio.fail_after(10):  # a daemon has 30 s to answer
+        async with odd_bed.raw() as stream:
+            head = odd_bed.head("GET", path, *lines, b"Sec-WebSocket-Key: " + b"A" * 22 + b"==")
+            await stream.send_all(head)
+            await asked.wait()
+        await left.wait()
+        while "sandman_websockets 0.0" not in (await odd_bed.client.get("/metrics")).text:
+            await trio.sleep(0.01)
+    assert caplog.text == ""
+
+
+async def test_what_is_said_before_the_accept_is_kept():
+    said = [{"type": "websocket.receive", "text": text} for text in ("early", "late")]
+
+    async def receive():
+        return said.pop(0)
+
+    async def opening() -> str:
+        await trio.testing.wait_all_tasks_blocked()
+        return "open"
+
+    caller = tunnel._Caller(receive, None)
+    assert await caller.while_here(opening()) == "open"
+    assert [await caller.receive(), await caller.receive()] == ["early", "late"]
 
 
 async def test_an_answer_that_is_no_upgrade_is_passed_on(odd_bed):
