@@ -139,7 +139,7 @@ class DaemonSocket:
             LostError: the connection broke without a word, or what comes makes no sense.
         """
         # Not a list of parts: of four million parts of one byte each that would be a gigabyte.
-        message: io.StringIO | io.BytesIO | None = None
+        message = io.BytesIO()
         while True:
             event = await self._next()
             if isinstance(event, Ping):
@@ -147,12 +147,12 @@ class DaemonSocket:
             elif isinstance(event, CloseConnection):
                 self._raise_closed(event)
             elif isinstance(event, Message):
-                message = message or _buffer(event)
-                message.write(event.data)
+                is_text = isinstance(event, TextMessage)
+                message.write(event.data.encode() if is_text else event.data)
                 if message.tell() > MESSAGE_MAX_BYTES:
                     raise TooBigError
                 if event.message_finished:
-                    return message.getvalue()
+                    return message.getvalue().decode() if is_text else message.getvalue()
 
     def _raise_closed(self, event: CloseConnection) -> None:
         if self._protocol.state is ConnectionState.OPEN:
@@ -230,7 +230,3 @@ class DaemonSocket:
         except LostError:
             return body
         return body[:REFUSAL_MAX_BYTES]
-
-
-def _buffer(event: Event) -> io.StringIO | io.BytesIO:
-    return io.StringIO() if isinstance(event, TextMessage) else io.BytesIO()

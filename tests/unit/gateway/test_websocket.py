@@ -174,6 +174,17 @@ async def test_connections_that_break():
         await socket.close(1000)
 
 
+async def test_a_texts_bytes_are_counted_and_not_its_characters(monkeypatch):
+    monkeypatch.setattr(websocket, "MESSAGE_MAX_BYTES", 1000)
+    say = Connection(ConnectionType.SERVER)
+    parts = [TextMessage("\u00e4" * 250, message_finished=False), TextMessage("\u00e4" * 250)]
+    socket, _ = await opened(b"".join(say.send(part) for part in parts))
+    assert await socket.receive() == "\u00e4" * 500
+    socket, _ = await opened(say.send(TextMessage("\u00e4" * 501)))
+    with pytest.raises(TooBigError):
+        await socket.receive()
+
+
 async def test_a_message_of_many_parts_is_bounded_and_holds_nobody_up(monkeypatch):
     monkeypatch.setattr(websocket, "MESSAGE_MAX_BYTES", 2000)
     tiny = b"\x02\x01x" + b"\x00\x01x" * 1000
