@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -22,6 +23,9 @@ EXIT_TIMED_OUT = 124
 EXIT_SANDMAN = 125
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
+
+LOOK_EVERY_S = 1.0
+"""Seconds that Ctrl-C may take at most."""
 
 ADVICE = {
     "capacity": "wait longer (--wait) or free sandboxes (sandman ls, sandman release)",
@@ -46,7 +50,8 @@ class GuardedGroup(click.Group):
             # A session that breaks off must not leave a sandbox behind for hours.
             signal.signal(signal.SIGHUP, _terminated)
         try:
-            return super().invoke(ctx)
+            with _looking_for_signals():
+                return super().invoke(ctx)
         except ConfigurationError as error:
             _fail(error, EXIT_USAGE)
         except SandmanError as error:
@@ -67,6 +72,20 @@ def _open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - for the process's life
+
+
+@contextmanager
+def _looking_for_signals() -> Iterator[None]:
+    """A signal that comes between Python's last look and a system call that waits would be seen only when the
+    call returns: for a quiet command, at the next sign of life. This ends such a call once a second; Python
+    begins it again by itself."""
+    handler = signal.signal(signal.SIGALRM, lambda _number, _frame: None)
+    before = signal.setitimer(signal.ITIMER_REAL, LOOK_EVERY_S, LOOK_EVERY_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *before)
+        signal.signal(signal.SIGALRM, handler)
 
 
 def _terminated(number: int, frame: FrameType | None) -> NoReturn:

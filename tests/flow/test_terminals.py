@@ -94,6 +94,8 @@ async def test_a_terminal_whose_sandbox_died_says_so(bed):
     async with Client(bed.url, bed.credentials.texts["acme"], ca=bed.trust) as client:
         term = await client.attach(made["id"]).open_terminal(shell="echo; sleep 60")
         assert await term.read(10) == b"\r\n"
+        # At once, as process 1 ends: told to end, one that is not would first end the command, and say so.
+        bed.daemon.kill()
         bed.daemon.restart()
         with pytest.raises(errors.DiedError):
             await term.read(20)

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from sandman import errors, wire
-from sandman.cli import main
+from sandman.cli import guard, main
 from sandman.version import __version__
 from tests.unit.client.fake_gateway import TOKEN, FakeGateway, answer, frames, problem, slowly
 
@@ -374,3 +375,20 @@ def read_all(descriptor: int) -> str:
             break
     os.close(descriptor)
     return data.decode(errors="replace")
+
+
+def test_a_signal_that_comes_just_before_a_wait_is_seen_within_a_second(monkeypatch) -> None:
+    """Its C handler has run and Python's has not: only another signal ends the system call."""
+    seen: list[float] = []
+    monkeypatch.setattr(guard, "LOOK_EVERY_S", 0.05)
+    before = signal.getsignal(signal.SIGALRM)
+    with guard._looking_for_signals():
+        signal.signal(signal.SIGALRM, lambda *_: seen.append(time.monotonic()))
+        begun = time.monotonic()
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                ours.recv(1)
+        assert begun < seen[0] < begun + 0.3
+    assert signal.getsignal(signal.SIGALRM) == before
