@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from daemon import config
+from daemon import config, http1
 from daemon.exchange import Response
 from daemon.handles import seconds
 from daemon.replies import dump
@@ -41,7 +41,8 @@ class Sessions:
 
     def close(self, exchange: Exchange) -> None:
         """Have it ended with all that it started. What is not known does not run either."""
-        self._shells.close(_name(exchange))
+        key = http1.parse_query(exchange.head.query).get("key")
+        self._shells.close(_name(exchange), None if key is None else key.decode("latin-1"))
         exchange.respond(Response(204))
 
     def run(self, exchange: Exchange) -> None:

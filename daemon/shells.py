@@ -124,9 +124,15 @@ class Shells:
             facts={"output": (result.output + result.notices).decode("utf-8", "replace")[-2000:]},
         )
 
-    def close(self, name: str) -> None:
-        """End a session with all that it started; the name is free at once."""
+    def close(self, name: str, key: str | None = None) -> None:
+        """End a session with all that it started; the name is free at once.
+
+        With a key only the session that was started under it: its starter may not know whether it was.
+        """
         with self._lock:
+            known = self._shells.get(name)
+            if known is not None and key is not None and known.spec.key != key:
+                return
             shell = self._shells.pop(name, None)
         if shell is None:
             return

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import uuid
 from contextlib import suppress
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Literal, Self, TypedDict
 from urllib.parse import quote
 
@@ -16,7 +17,7 @@ from sandman._core.config import REPLY_MARGIN_S
 from sandman._core.sources import as_bytes
 from sandman._sync.process import KILL_LIMIT_S, POLL_S
 from sandman._sync.transport import Call
-from sandman.errors import BadRequestError, SandmanError
+from sandman.errors import BadRequestError, CallerError, NotFoundError, SandmanError
 from sandman.sessions import (
     GRACE_S,
     INPUT,
@@ -32,6 +33,7 @@ from sandman.wire import DEFAULT_OUTPUT_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from types import TracebackType
 
     from sandman._sync.transport import Transport
 
@@ -86,9 +88,16 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        with anyio.move_on_after(KILL_LIMIT_S, shield=True):
-            self.close()
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # What went wrong in the block is the news, not that closing failed as well.
+        with suppress(*(() if error is None else (SandmanError,))):
+            with anyio.move_on_after(KILL_LIMIT_S, shield=True):
+                _close(self._transport, self._sandbox, self._path, KILL_LIMIT_S)
 
     def run(
         self,
@@ -184,8 +193,12 @@ class Session:
         return self.info
 
     def close(self) -> None:
-        """End it with all that it started. May be repeated: gone is gone."""
-        self._transport.json(Call("DELETE", self._path, sandbox=self._sandbox))
+        """End it with all that it started. May be repeated: gone is gone, also with its sandbox.
+
+        Raises:
+            SandmanError: the way to the sandbox failed.
+        """
+        _close(self._transport, self._sandbox, self._path)
 
     def _ask(self, spec: TurnSpec) -> SessionResult:
         while True:
@@ -212,7 +225,10 @@ class Session:
 def open_session(
     transport: Transport, sandbox: str, sandbox_path: str, name: str, options: SessionOptions
 ) -> Session:
-    """Start a session; asked again over a connection that broke, it is the same one."""
+    """Start a session; asked again over a connection that broke, it is the same one.
+
+    A call that is cancelled, or ends without an answer, closes what it may have started.
+    """
     if unknown := options.keys() - SessionOptions.__annotations__.keys():
         raise TypeError(f"unknown option {min(unknown)!r}: see SessionOptions")
     values = dict(options)
@@ -222,8 +238,30 @@ def open_session(
     call = Call.with_json("POST", f"{sandbox_path}/sessions", spec.to_json())
     call.sandbox = sandbox
     call.silence_s = spec.startup_timeout_s + REPLY_MARGIN_S
-    info = parse_session(transport.json(call))
+    try:
+        info = parse_session(transport.json(call))
+    except CallerError:
+        raise  # an answer: nothing was started
+    except BaseException:
+        if call.sent:
+            # By its key: somebody else's session may have the name. Not asked for first: that would
+            # wait for start-up files, and they may be why nobody wanted to wait any longer.
+            path = f"{call.path}/{quote(name, safe='')}?key={spec.key}"
+            with suppress(SandmanError), anyio.move_on_after(KILL_LIMIT_S, shield=True):
+                _close(transport, sandbox, path, KILL_LIMIT_S)
+        raise
     return Session(transport, sandbox, sandbox_path, info.name, info)
+
+
+def _close(transport: Transport, sandbox: str, path: str, limit_s: float | None = None) -> None:
+    """Close what this path names. `limit_s`: of the call itself, since no scope ends the sync twin's."""
+    call = Call("DELETE", path, sandbox=sandbox, patience_s=limit_s, silence_s=limit_s)
+    try:
+        transport.json(call)
+    except SandmanError as error:
+        is_gone = isinstance(error, NotFoundError) or error.status == HTTPStatus.GONE
+        if not is_gone or error.facts.get("foreign") is True:
+            raise
 
 
 def list_sessions(transport: Transport, sandbox: str, sandbox_path: str) -> list[Session]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 import uuid
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,17 @@ def test_a_command_of_a_session(way: Way) -> None:
             session.run("sleep 30")
         assert wait_until(lambda: session.refresh().state == "idle")
         assert session.run("echo back").output == b"back\n"
+
+
+def test_the_start_of_a_session(way: Way) -> None:
+    name = f"s-{uuid.uuid4().hex[:8]}"
+    with Client(way.url, DAEMON_TOKEN) as client:
+        box = client.attach(SANDBOX)
+        way.holds.append(held := threading.Event())
+        with interrupted_after(0.5):
+            box.session(name, rc=False)
+        assert held.is_set()
+        assert name not in {one.name for one in box.sessions()}
 
 
 def test_a_command(gateway: FakeGateway) -> None:

@@ -21,15 +21,16 @@ SANDBOX = "box-1"
 class Way:
     """Forwards `/v1/sandboxes/box-1/x` to the daemon's `/v1/x`, one call a connection.
 
-    `cuts`: after how many bytes of their answers the next connections break; None: never. `lost`:
-    calls from now on that are carried out and whose answer never comes. `edits`: what is changed in
-    what comes back, and into what.
+    `cuts`: after how many bytes of their answers the next connections break; None: never. `holds`: the
+    next calls are carried out and their answers kept until the caller hangs up; set once one is there.
+    `edits`: what is changed in what comes back, and into what.
     """
 
     def __init__(self, daemon: Daemon, tls: ssl.SSLContext | None = None) -> None:
         self.daemon = daemon
         self._tls = tls
         self.cuts: deque[int | None] = deque()
+        self.holds: deque[threading.Event] = deque()
         self.calls: list[str] = []
         self.edits: list[tuple[bytes, bytes]] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -50,9 +51,11 @@ class Way:
         for thread in self._threads:
             thread.join(5)
 
-    def _spawn(self, call, *args) -> None:
-        self._threads.append(threading.Thread(target=call, args=args, daemon=True))
-        self._threads[-1].start()
+    def _spawn(self, call, *args) -> threading.Thread:
+        thread = threading.Thread(target=call, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return thread
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -76,7 +79,13 @@ class Way:
             cut = self.cuts.popleft() if self.cuts else None
             upstream.settimeout(None)
             upstream.sendall(line + b"\r\nConnection: close\r\n" + rest)
-            self._spawn(pump, caller, upstream, None)
+            feeder = self._spawn(pump, caller, upstream, None)
+            if self.holds:
+                held = self.holds.popleft()
+                upstream.recv(1)
+                held.set()
+                feeder.join()
+                return
             pump(upstream, caller, cut, self.edits)
 
 

@@ -244,6 +244,17 @@ def test_bad_sessions_name_the_field(daemon: Daemon, body: dict, field: str) -> 
     assert (refused["reason"], refused["field"]) == ("bad_request", field)
 
 
+def test_a_key_closes_the_session_that_was_started_with_it_and_no_other(daemon: Daemon) -> None:
+    with Shell(daemon, shell="sh", key="mine") as one:
+        path = f"/v1/sessions/{one.name}"
+        for other in ("?key=yours", "?key="):
+            assert daemon.client.delete(path + other).status_code == 204
+        assert one.told().state == "idle"
+        assert daemon.client.delete(f"{path}?key=mine").status_code == 204
+        assert daemon.client.get(path).status_code == 404
+        assert daemon.client.delete(f"{path}?key=mine").status_code == 204
+
+
 def test_the_number_of_sessions_is_limited(start) -> None:
     daemon = start()
     shells = [Shell(daemon, shell="sh") for _ in range(64)]

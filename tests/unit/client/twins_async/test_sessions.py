@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
 import uuid
+from contextlib import suppress
 
 import pytest
 
@@ -11,8 +13,12 @@ from sandman import errors
 from sandman.client import Client
 from sandman.errors import BadRequestError
 from tests.unit.client.backends import on_backends
+from tests.unit.client.fake_gateway import TOKEN as GATEWAY_TOKEN
+from tests.unit.client.fake_gateway import FakeGateway, answer, hang, problem
 from tests.unit.client.way import SANDBOX, Way
 from tests.unit.daemon.harness import TOKEN
+
+CLOSING = f"DELETE /v1/sandboxes/{SANDBOX}/sessions/one"
 
 
 def fresh() -> str:
@@ -95,3 +101,48 @@ async def test_wrong_calls_are_told_at_once(way: Way) -> None:
             await box.session(fresh(), colour="red")
         with pytest.raises(errors.PathNotFoundError):
             await box.session(fresh(), shell="no-such-shell")
+
+
+@on_backends
+async def test_close_takes_gone_for_closed(gateway: FakeGateway) -> None:
+    async with Client(gateway.url, GATEWAY_TOKEN) as client:
+        session = client.attach(SANDBOX).attach_session("one")
+        for gone in (errors.NotFoundError("no"), errors.ReleasedError("no"), errors.EvictedError()):
+            gateway.plan(CLOSING, problem(gone))
+            await session.close()
+        gateway.plan(CLOSING, problem(errors.ForbiddenError("no")))
+        with pytest.raises(errors.ForbiddenError):
+            await session.close()
+        gateway.plan(CLOSING, answer(404))  # a proxy's: it knows of no session
+        with pytest.raises(errors.CallerError):
+            await session.close()
+        assert len(gateway.calls(CLOSING)) == 5
+
+
+@on_backends
+async def test_the_blocks_own_error_is_not_replaced(gateway: FakeGateway) -> None:
+    async with Client(gateway.url, GATEWAY_TOKEN) as client:
+        session = client.attach(SANDBOX).attach_session("one")
+        gateway.plan(CLOSING, problem(errors.ForbiddenError("no")))
+        with pytest.raises(ZeroDivisionError):
+            async with session:
+                raise ZeroDivisionError
+        gateway.plan(CLOSING, problem(errors.ForbiddenError("no")))
+        with pytest.raises(errors.ForbiddenError):
+            async with session:
+                pass
+
+
+@on_backends
+async def test_the_end_of_a_block_is_of_limited_length(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandman._async.session.KILL_LIMIT_S", 0.2)
+    async with Client(gateway.url, GATEWAY_TOKEN) as client:
+        gateway.plan(CLOSING, hang)
+        begun = time.monotonic()
+        with suppress(errors.UnreachableError):  # where nothing cancels, the call itself gives up
+            async with client.attach(SANDBOX).attach_session("one"):
+                pass
+        assert time.monotonic() - begun < 10
+        assert len(gateway.calls(CLOSING)) == 1

@@ -5,15 +5,21 @@
 from __future__ import annotations
 
 import random
+import time
 import uuid
+from contextlib import suppress
 
 import pytest
 
 from sandman import errors
 from sandman.errors import BadRequestError
 from sandman.sync import Client
+from tests.unit.client.fake_gateway import TOKEN as GATEWAY_TOKEN
+from tests.unit.client.fake_gateway import FakeGateway, answer, hang, problem
 from tests.unit.client.way import SANDBOX, Way
 from tests.unit.daemon.harness import TOKEN
+
+CLOSING = f"DELETE /v1/sandboxes/{SANDBOX}/sessions/one"
 
 
 def fresh() -> str:
@@ -92,3 +98,45 @@ def test_wrong_calls_are_told_at_once(way: Way) -> None:
             box.session(fresh(), colour="red")
         with pytest.raises(errors.PathNotFoundError):
             box.session(fresh(), shell="no-such-shell")
+
+
+def test_close_takes_gone_for_closed(gateway: FakeGateway) -> None:
+    with Client(gateway.url, GATEWAY_TOKEN) as client:
+        session = client.attach(SANDBOX).attach_session("one")
+        for gone in (errors.NotFoundError("no"), errors.ReleasedError("no"), errors.EvictedError()):
+            gateway.plan(CLOSING, problem(gone))
+            session.close()
+        gateway.plan(CLOSING, problem(errors.ForbiddenError("no")))
+        with pytest.raises(errors.ForbiddenError):
+            session.close()
+        gateway.plan(CLOSING, answer(404))  # a proxy's: it knows of no session
+        with pytest.raises(errors.CallerError):
+            session.close()
+        assert len(gateway.calls(CLOSING)) == 5
+
+
+def test_the_blocks_own_error_is_not_replaced(gateway: FakeGateway) -> None:
+    with Client(gateway.url, GATEWAY_TOKEN) as client:
+        session = client.attach(SANDBOX).attach_session("one")
+        gateway.plan(CLOSING, problem(errors.ForbiddenError("no")))
+        with pytest.raises(ZeroDivisionError):
+            with session:
+                raise ZeroDivisionError
+        gateway.plan(CLOSING, problem(errors.ForbiddenError("no")))
+        with pytest.raises(errors.ForbiddenError):
+            with session:
+                pass
+
+
+def test_the_end_of_a_block_is_of_limited_length(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandman._sync.session.KILL_LIMIT_S", 0.2)
+    with Client(gateway.url, GATEWAY_TOKEN) as client:
+        gateway.plan(CLOSING, hang)
+        begun = time.monotonic()
+        with suppress(errors.UnreachableError):  # where nothing cancels, the call itself gives up
+            with client.attach(SANDBOX).attach_session("one"):
+                pass
+        assert time.monotonic() - begun < 10
+        assert len(gateway.calls(CLOSING)) == 1
