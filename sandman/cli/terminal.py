@@ -18,7 +18,7 @@ import click
 
 from sandman import terminal
 from sandman.cli.command import exit_code, uid_or_name
-from sandman.cli.keyboard import Keyboard
+from sandman.cli.keyboard import Keyboard, Unsent
 from sandman.client import ExecOptions, TerminalSpec
 from sandman.errors import ConflictError, SandmanError
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from sandman.client import Terminal
 
 _READ_BYTES = 64 * 1024
+FAREWELL_LIMIT_S = 0.5
+"""For what was typed before the way out: enough where the sandbox reads, and not felt where it does not."""
 
 
 def carry_out(
@@ -132,14 +134,22 @@ class Seat:
             tasks.cancel_scope.cancel()
 
     async def _type(self, term: Terminal, scope: anyio.CancelScope) -> None:
-        with suppress(ConflictError):  # it has ended: the reader knows
-            while not self.keyboard.leaves:
-                await anyio.wait_readable(self.stdin)
-                data = os.read(self.stdin, _READ_BYTES)
-                if not data:
-                    self.keyboard.leaves = True
-                await term.write(self.keyboard.take(data))
-            scope.cancel()
+        unsent = Unsent()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_send, term, unsent)
+            await self._hear(unsent)
+            tasks.cancel_scope.deadline = anyio.current_time() + FAREWELL_LIMIT_S
+        scope.cancel()
+
+    async def _hear(self, unsent: Unsent) -> None:
+        """Read keys until it is left: while they are sent, too, which takes as long as it takes."""
+        while not self.keyboard.leaves:
+            await anyio.wait_readable(self.stdin)
+            data = os.read(self.stdin, _READ_BYTES)
+            if not data:
+                self.keyboard.leaves = True
+            await unsent.put(self.keyboard.take(data))
+        await unsent.end()
 
     async def _resize(self) -> None:
         size = _size(self._stdout)
@@ -147,6 +157,12 @@ class Seat:
             self._size = size
             with suppress(SandmanError):  # of what matters more the reader learns
                 await self._term.resize(*size)
+
+
+async def _send(term: Terminal, unsent: Unsent) -> None:
+    with suppress(ConflictError):  # it has ended: the reader knows
+        while data := await unsent.take():
+            await term.write(data)
 
 
 def _size(fd: int) -> tuple[int, int]:

@@ -11,15 +11,22 @@ import subprocess
 import sys
 import termios
 import time
+import tty
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sandman.cli import main
-from sandman.cli.keyboard import Keyboard
+from sandman.cli.keyboard import MOST_UNSENT_BYTES, Keyboard, Unsent
+from sandman.cli.terminal import Seat
+from sandman.client import Client
+from sandman.terminal import INPUT_WINDOW_BYTES
+from tests.unit.client.backends import on_backends
 from tests.unit.client.way import SANDBOX, Way
 from tests.unit.daemon.harness import TOKEN, processes_with, wait_until
 
@@ -59,6 +66,17 @@ class Person:
     def type(self, data: bytes) -> None:
         os.write(self.ours, data)
 
+    def paste(self, data: bytes) -> None:
+        """Type more than a terminal holds."""
+        os.set_blocking(self.ours, False)
+        until = time.monotonic() + 20
+        while data:
+            assert time.monotonic() < until, "nobody reads the keys"
+            with suppress(BlockingIOError):
+                data = data[os.write(self.ours, data) :]
+            select.select([], [self.ours], [], 0.01)
+        os.set_blocking(self.ours, True)
+
     def expect(self, data: bytes) -> None:
         """Read until this was shown, and forget what was shown up to there."""
         until = time.monotonic() + 20
@@ -75,10 +93,16 @@ class Person:
         """
         while True:
             self.type(b"\x03")
-            while select.select([self.ours], [], [], 0.3)[0]:
+            until = time.monotonic() + 0.3  # what did not hear it goes on showing things
+            while select.select([self.ours], [], [], max(0.0, until - time.monotonic()))[0]:
                 self.shown += os.read(self.ours, 65536)
                 if self.shown.endswith(prompt):
                     return
+
+    @property
+    def is_as_before(self) -> bool:
+        """Whether the terminal is as it was found."""
+        return termios.tcgetattr(self._theirs) == self.before
 
     def end(self) -> int:
         """Its exit code; the terminal is as it was."""
@@ -87,7 +111,7 @@ class Person:
             if select.select([self.ours], [], [], 0.05)[0]:
                 self.shown += os.read(self.ours, 65536)
         code = self.process.wait(1)
-        assert termios.tcgetattr(self._theirs) == self.before
+        assert self.is_as_before
         return code
 
 
@@ -125,6 +149,51 @@ def test_there_is_a_way_out(sit: Callable[..., Person], mark: str) -> None:
     assert person.end() == 0
     assert b"sandman: left" in person.shown
     assert wait_until(lambda: not processes_with(mark))
+
+
+def test_there_is_a_way_out_of_what_does_not_read(sit: Callable[..., Person], mark: str) -> None:
+    command = f"stty raw -echo; echo ready; sleep 64; : {mark}"
+    person = sit("shell", SANDBOX, "--", "sh", "-c", command)
+    person.expect(b"ready")
+    person.paste(b"x" * (INPUT_WINDOW_BYTES + MOST_UNSENT_BYTES // 2))
+    person.paste(b"\r~.")
+    assert person.end() == 0
+    assert b"sandman: left" in person.shown
+    assert wait_until(lambda: not processes_with(mark))
+
+
+def test_there_is_a_way_out_while_the_line_is_broken(sit: Callable[..., Person], way: Way) -> None:
+    way.cuts.extend([None, 600, *[0] * 1000])
+    person = sit("shell", SANDBOX, "--", "sh", "-c", "seq 1 300; sleep 65")
+    person.expect(b"attempt 3")
+    person.type(b"x\r")
+    person.expect(b"attempt 4")
+    person.type(b"~.")
+    assert wait_until(lambda: person.is_as_before)
+    way.cuts.clear()
+    assert person.end() == 0
+
+
+@on_backends
+async def test_what_was_typed_before_leaving_arrives(way: Way) -> None:
+    ours, theirs = os.openpty()
+    tty.setraw(theirs)
+    os.write(ours, b"the last\r~.")
+    shell = "echo ready; read x; echo got $x; sleep 66"
+    async with (
+        Client(way.url, TOKEN) as client,
+        client.attach(SANDBOX).terminal(shell=shell) as term,
+    ):
+        shown = b""
+        while b"ready" not in shown:
+            shown += await term.read(20)
+        with anyio.CancelScope() as scope:
+            await Seat(theirs, theirs)._type(term, scope)
+        while b"got the last" not in shown:
+            shown += await term.read(20)
+    assert scope.cancel_called
+    os.close(ours)
+    os.close(theirs)
 
 
 def test_a_signal_puts_the_terminal_right_and_ends_what_runs(
@@ -196,6 +265,22 @@ def test_the_escape(typed: bytes, sent: bytes, leaves: bool) -> None:
     assert whole.take(typed) == sent
     assert b"".join(single.take(typed[n : n + 1]) for n in range(len(typed)))[: len(sent)] == sent
     assert whole.leaves is single.leaves is leaves
+
+
+@on_backends
+async def test_what_is_not_sent_yet_is_of_limited_size() -> None:
+    unsent = Unsent()
+    first, second = b"x" * MOST_UNSENT_BYTES, b"y"
+    await unsent.put(first)
+    taken = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(unsent.put, second)
+        await anyio.wait_all_tasks_blocked()
+        taken.append(await unsent.take())
+        taken.append(await unsent.take())
+        tasks.start_soon(unsent.end)
+        taken.append(await unsent.take())
+    assert taken == [first, second, b""]
 
 
 @given(st.binary().filter(lambda data: b"~" not in data))
