@@ -151,15 +151,15 @@ class Session:
             return
         poll = select.poll()
         poll.register(self.process.wake, select.POLLIN)
-        if self.process.pidfd is not None and self.process.end is None:
-            poll.register(self.process.pidfd, select.POLLIN)
+        if (pidfd := self.process.watched) is not None:
+            poll.register(pidfd, select.POLLIN)
         self._dialogue.register(poll)
         self._dispatch({fd for fd, _ in poll.poll(self._wait_ms())})
 
     def _dispatch(self, ready: set[int]) -> None:
         if self.process.wake in ready:
             self.process.clear()
-        if self.process.pidfd in ready and self.process.end is None:
+        if self.process.watched in ready:
             self.process.reap()
         for report in self._dialogue.hear(ready):
             self._report(report)
