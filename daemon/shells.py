@@ -130,11 +130,15 @@ class Shells:
             shell = self._shells.pop(name, None)
         if shell is None:
             return
-        shell.session.end()
-        if shell.session.is_over:
-            process = shell.session.process
-            others = functools.partial(self._processes.others, process)
+        shell.session.close()
+        if not shell.session.is_over:
+            return  # its own thread sees to it
+        process = shell.session.process
+        others = functools.partial(self._processes.others, process)
+        try:
             threading.Thread(target=end_survivors, args=(process, others), daemon=True).start()
+        except RuntimeError:  # the sandbox's limit of processes is reached: the caller waits
+            end_survivors(process, others)
 
     def _start(self, spec: SessionSpec) -> Shell:
         process = self._processes.shelter(spec.name)
