@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -37,15 +36,8 @@ from sandman.errors import (
     UnreachableError,
 )
 from tests.unit.daemon.conftest import IN_ITS_OWN_NAMESPACE
-from tests.unit.daemon.harness import (
-    Daemon,
-    exec_request,
-    joined,
-    problem,
-    processes_with,
-    wait_until,
-)
-from tests.unit.daemon.shells import Shell, alive
+from tests.unit.daemon.harness import Daemon, exec_request, joined, problem, wait_until
+from tests.unit.daemon.shells import Shell
 from tests.unit.daemon.test_exec_background import zombies_of
 
 if TYPE_CHECKING:
@@ -550,73 +542,3 @@ def test_a_traced_leader_that_has_ended_keeps_nobody_busy() -> None:
     reaper.reap(process.pid)
     assert process.end is not None
     process.close()
-
-
-NO_MARK = """
-from daemon import command
-command.MARK_S = 0.4
-command.Command.put_mark = lambda self, terminal: None
-"""
-
-
-def test_27_a_close_while_the_last_output_of_an_ended_shell_is_awaited_ends_its_jobs(
-    start: Callable[..., Daemon], tmp_path: Path, mark: str
-) -> None:
-    fresh = start(program=broken(tmp_path, NO_MARK))
-    shell = Shell(fresh, shell="bash")
-    job = f"setsid bash -c 'trap \"\" TERM HUP; : ready; exec -a {mark} sleep 60'"
-    with ThreadPoolExecutor() as pool:
-        last = pool.submit(shell.run, f"{job} & sleep 0.3; exit 3")
-        assert wait_until(lambda: not alive(shell.info.pid))
-        assert processes_with(mark)
-        shell.close()
-        assert last.result(10).exit_code == 3
-    assert wait_until(lambda: not processes_with(mark))
-
-
-NO_THREAD_FOR_SURVIVORS = """
-import threading
-from daemon import stop
-start = threading.Thread.start
-def refuse(self):
-    if self._target is stop.end_survivors:
-        raise RuntimeError("can't start new thread")
-    start(self)
-threading.Thread.start = refuse
-"""
-
-
-def test_27_jobs_of_an_ended_session_go_with_it_though_there_is_no_room_for_a_thread(
-    start: Callable[..., Daemon], tmp_path: Path, mark: str
-) -> None:
-    fresh = start(program=broken(tmp_path, NO_THREAD_FOR_SURVIVORS))
-    shell = Shell(fresh, shell="bash")
-    shell.run(f"setsid bash -c 'exec -a {mark} sleep 60' & exit 3")
-    assert wait_until(lambda: processes_with(mark))
-    shell.close()
-    assert not processes_with(mark)
-
-
-FAULTY_SESSION = """
-from daemon import dialogue
-begin = dialogue.Dialogue.begin
-def fail(self, spec):
-    begin(self, spec)
-    if spec.data == b"boom":
-        raise MemoryError("boom")
-dialogue.Dialogue.begin = fail
-"""
-
-
-def test_27_a_fault_in_a_session_leaves_no_caller_waiting(
-    start: Callable[..., Daemon], tmp_path: Path
-) -> None:
-    fresh = start(program=broken(tmp_path, FAULTY_SESSION))
-    shell = Shell(fresh)
-    found = problem(shell.post("run", command="boom"))
-    assert (found["reason"], found["detail"]) == (
-        "internal",
-        "the session failed: MemoryError: boom",
-    )
-    assert wait_until(lambda: shell.told().state == "ended")
-    assert wait_until(lambda: not alive(shell.info.pid))
