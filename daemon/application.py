@@ -1,7 +1,8 @@
 """All that answers with a token: which part serves which path.
 
-Only what a claim needs is loaded at the start: the caller of a swap waits for it. The rest is loaded at the first
-call that needs it, and a placeholder waits for hours without one.
+Only what a claim needs is loaded at the start: the caller of a swap waits for it. What commands need follows once the
+first claim or look has been answered; the rest is loaded at the first call that needs it, and a placeholder waits for
+hours without one.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ def build(
         spared: lives of processes that are not ours to end.
     """
     processes = Processes(sandbox, reaper, Meter(), spared)
-    handshake = Handshake(sandbox, processes, lease)
     runner = Later(lambda: _runner(processes))
     executions = Later(lambda: _executions(processes, runner.made()))
     handles = Later(lambda: _handles(processes, runner.made()))
+    handshake = Handshake(sandbox, processes, lease, lambda: (executions.made(), handles.made()))
     files = Later(lambda: _files(sandbox))
     directories = Later(lambda: _directories(sandbox))
     archives = Later(lambda: _archives(sandbox))

@@ -161,8 +161,8 @@ class Attachment:
     def _watch(self, now: float) -> None:
         """Tell the poll what matters now."""
         wanted: dict[int, int] = {self._process.wake: select.POLLIN}
-        if self._process.pidfd is not None and self._process.end is None:
-            wanted[self._process.pidfd] = select.POLLIN
+        if (pidfd := self._process.watched) is not None:
+            wanted[pidfd] = select.POLLIN
         # With no room for output the pipes are not even watched: their hang-up would wake us anew
         # and anew. So a slow reader slows the command, and no byte is lost or kept.
         if self._has_room():

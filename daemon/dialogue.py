@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 ASIDE_BYTES = 64 * 1024
 """Of what comes beside commands; a job in the background that writes more has a log of its own."""
 _CHUNK_BYTES = 64 * 1024
+_ROUNDS = 16
+"""Of reading what is there already: others may write as fast as we read. The poll tells of the rest."""
 
 
 class Dialogue:
@@ -34,6 +36,9 @@ class Dialogue:
         self._lines = Stdin(lines, is_open=True)
         self._heard = bytearray()
         self._is_deaf = False
+        """The socket has ended."""
+        self._is_mute = False
+        """Where the shell talks to itself nobody can any more."""
         self._scanner = Scanner()
         self._expect: tuple[bytes, ...] = ()
         self._mark = b""
@@ -50,6 +55,7 @@ class Dialogue:
         poll.register(self._terminal.master, select.POLLIN)
         if not self._is_deaf:
             poll.register(self._control, select.POLLIN)
+        if not self._is_mute:
             poll.register(self._remarks, select.POLLIN)
         for stdin in (self._lines, self._terminal.keys):
             if stdin.fd is not None and stdin.size:
@@ -72,14 +78,21 @@ class Dialogue:
         return self._terminal.read() if self._terminal.master in ready else b""
 
     def _note(self) -> None:
-        while data := _read(self._remarks):
+        for _ in range(_ROUNDS):
+            data = _read(self._remarks)
+            if not data:
+                self._is_mute = data is not None
+                return
             self._aside.append(data)
 
     # --- output ---
 
     def begin(self, spec: TurnSpec) -> None:
         """A command begins: all that came before is beside it."""
-        while data := self._terminal.read():
+        for _ in range(_ROUNDS):
+            data = self._terminal.read()
+            if not data:
+                break
             self.take(data)
         self.settle()
         if self._log is not None:

@@ -24,8 +24,8 @@ class Front:
         self._ready = threading.Event()
         self._application: Callable[[Exchange], None] | None = None
 
-    def open(self, application: Callable[[Exchange], None]) -> None:
-        """From now on the application answers."""
+    def open(self, application: Callable[[Exchange], None] | None) -> None:
+        """From now on the application answers; None: there will be none, and connections end."""
         self._application = application
         self._ready.set()
 

@@ -9,6 +9,8 @@ from daemon.replies import dump
 from sandman import names, wire
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from daemon.exchange import Exchange
     from daemon.lease import Watch
     from daemon.processes import Processes
@@ -22,10 +24,13 @@ _MAX_RENEWAL_BYTES = 4096
 class Handshake:
     """The handlers of `claim`, `renew` and `info`."""
 
-    def __init__(self, sandbox: Sandbox, processes: Processes, lease: Watch) -> None:
+    def __init__(
+        self, sandbox: Sandbox, processes: Processes, lease: Watch, prepare: Callable[[], object]
+    ) -> None:
         self._sandbox = sandbox
         self._processes = processes
         self._lease = lease
+        self._prepare = prepare
 
     def claim(self, exchange: Exchange) -> None:
         """Take a claim, once. The same one again sets its lease anew."""
@@ -49,3 +54,5 @@ class Handshake:
         """Tell boot, claim and defaults."""
         info = self._sandbox.info(self._processes.running)
         exchange.respond(Response(200, dump(info.to_json()), names.MEDIA_JSON))
+        # The answer is on its way, and a command likely next: what that needs is loaded meanwhile.
+        self._prepare()

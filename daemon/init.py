@@ -100,10 +100,14 @@ class Reaper:
     def reap(self, pid: int) -> None:
         """Reap a watched child that has ended, unless the reaper's own thread was faster.
 
-        For who waits for this child alone: one switch of threads less on a command's way.
+        For who waits for this child alone: one switch of threads less on a command's way. One that has
+        ended and cannot be reaped, since who traces it comes first, is waited for by the reaper from then on.
         """
         with self.lock:
             report = self._take(pid) if pid in self._watched else None
+            if pid in self._watched:
+                self._unowned.add(pid)
+                self._maybe_children.set()
         if report is not None:
             report()
 

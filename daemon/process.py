@@ -61,6 +61,7 @@ class Process:
     pidfd: int | None = None
     """Readable when the leader has ended; None where the kernel has no such thing."""
     _reap: Callable[[int], None]
+    _is_handed_on = False
 
     def __init__(self, exec_id: str, tag: str, mark: bytes = b"") -> None:
         self.exec_id = exec_id
@@ -120,9 +121,16 @@ class Process:
         self._reap = reap
         return True
 
+    @property
+    def watched(self) -> int | None:
+        """What the owner polls for the leader's end; None: there is nothing, or no need."""
+        return None if self.end is not None or self._is_handed_on else self.pidfd
+
     def reap(self) -> None:
         """The leader seems to have ended."""
         self._reap(self.pid)
+        # A traced one stays readable for as long as its tracer likes: the reaper tells, as `on_end`.
+        self._is_handed_on = self.end is None
 
     def nudge(self) -> None:
         """Have the owner look; from any thread."""

@@ -307,6 +307,7 @@ class Processes:
         """It never started."""
         with self._lock:
             self._shells.remove(shell)
+        shell.close()
 
     def others(self, process: Process) -> list[tree.Life]:
         """The lives of all other commands, and of what is to be spared."""

@@ -29,15 +29,20 @@ class Terminal:
 
     def __init__(self, rows: int, columns: int) -> None:
         self.master, self._slave = os.openpty()
-        number = fcntl.ioctl(self.master, _TIOCGPTN, b"\0" * 4)
-        self.path = f"/dev/pts/{struct.unpack('i', number)[0]}"
-        os.set_blocking(self.master, False)
-        os.set_blocking(self._slave, False)
-        self.keys = Stdin(os.dup(self.master), is_open=True)
-        """What is typed."""
-        self._modes = _plain(termios.tcgetattr(self._slave))
-        self.resize(rows, columns)
-        self.reset()
+        try:
+            number = fcntl.ioctl(self.master, _TIOCGPTN, b"\0" * 4)
+            self.path = f"/dev/pts/{struct.unpack('i', number)[0]}"
+            os.set_blocking(self.master, False)
+            os.set_blocking(self._slave, False)
+            self._modes = _plain(termios.tcgetattr(self._slave))
+            self.resize(rows, columns)
+            self.reset()
+            self.keys = Stdin(os.dup(self.master), is_open=True)
+            """What is typed."""
+        except BaseException:
+            os.close(self.master)
+            os.close(self._slave)
+            raise
 
     def give(self, uid: int) -> None:
         """Let this user's programs open it by its path."""

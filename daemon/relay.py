@@ -41,6 +41,7 @@ class Pipe:
         self.sock = sock
         self.waiting = bytearray()
         self._moved = time.monotonic()
+        self._full_since = math.inf
         self._is_ended = False
 
     @property
@@ -53,6 +54,8 @@ class Pipe:
         if not self.waiting:
             self._moved = time.monotonic()
         self.waiting += data
+        if not self.has_room:
+            self._full_since = min(self._full_since, time.monotonic())
 
     def flush(self) -> None:
         """Send what the socket takes.
@@ -67,6 +70,8 @@ class Pipe:
                 return
             del self.waiting[:sent]
             self._moved = time.monotonic()
+            if self.has_room:
+                self._full_since = math.inf
 
     def end(self) -> None:
         """Say that nothing more comes; may be repeated."""
@@ -80,6 +85,12 @@ class Pipe:
         if not self.waiting:
             return None
         return self._moved + config.STALL_TIMEOUT_S - time.monotonic()
+
+    def full_left_s(self) -> float | None:
+        """Seconds for which it may have no room yet, though some bytes move; None: it has."""
+        if self.has_room:
+            return None
+        return self._full_since + config.FINISH_S - time.monotonic()
 
 
 class Relay:
@@ -265,7 +276,8 @@ class Relay:
 class Tunnel:
     """Bytes both ways, whatever they are, until both sides have closed.
 
-    When one has, the other is told so, and has HALF_CLOSED_S for each next word of its own.
+    When one has, the other is told so, and has HALF_CLOSED_S for each next word of its own. While what
+    waits for one side has no room the other is not watched, and may be long gone: hence FINISH_S for that.
     """
 
     def __init__(self, up: Pipe, down: Pipe) -> None:
@@ -319,6 +331,7 @@ class Tunnel:
 
     def _left_s(self) -> float | None:
         times = [pipe.left_s() for pipe in self._pipes]
+        times += [pipe.full_left_s() for pipe in self._pipes]
         if len(self._targets) < 2:
             times.append(self._moved + config.HALF_CLOSED_S - time.monotonic())
         left = min((one for one in times if one is not None), default=None)

@@ -24,6 +24,10 @@ BEGIN, END, BACK = "begin", "end", "back"
 SHELL_VARIABLES = (("TERM", "dumb"), ("PS1", ""), ("PS2", ""))
 NO_PAGER = (("PAGER", "cat"), ("GIT_PAGER", "cat"), ("MANPAGER", "cat"))
 """A pager waits for a person's keys; a caller may set others."""
+_LINE_BYTES = 64 * 1024
+"""Of a line that does not end. A command can write to the shell's socket, too; ours are of some 30 bytes."""
+_STATUS_DIGITS = 3
+"""An exit code has no more."""
 
 _PREPARE = (
     "PS1= PS2=; "
@@ -114,6 +118,12 @@ def reports(buffer: bytearray) -> list[Report]:
         match words:
             case [token, word] if word == BEGIN:
                 found.append(Report(token, word))
-            case [token, word, status] if word in {END, BACK} and status.isdigit():
+            case [token, word, status] if word in {END, BACK} and _is_status(status):
                 found.append(Report(token, word, int(status)))
+    if len(buffer) > _LINE_BYTES:
+        buffer.clear()
     return found
+
+
+def _is_status(word: str) -> bool:
+    return word.isascii() and word.isdecimal() and len(word) <= _STATUS_DIGITS

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from daemon.wrap import Workload
 
 
+NO_BOOT = "0" * 32
+"""Where nothing could be loaded that would have a boot id: no process bears its mark."""
+
+
 def serve(
     config: Config, sock: socket.socket, asked: list[int], command: Sequence[str] = ()
 ) -> int:
@@ -32,30 +36,56 @@ def serve(
         asked: what `signals.block_signals` returned.
         command: the pod's own command, which this daemon runs and ends with; empty: there is none.
     """
+    front = Front()
+    reaper = init.Reaper()
+    try:
+        _start_threads(config, sock, front, reaper)
+        workload = _beside(reaper) if command else None
+    except Exception as error:
+        if not command:
+            raise
+        from daemon import wrap  # noqa: PLC0415 - somebody's production does not need us
+
+        log.line(f"cannot serve: {type(error).__name__}: {error}")
+        return wrap.instead(command)
+    if workload is None:
+        boot_id = _open(front, config, reaper, None)
+        signals.serve_signals(reaper.notice, asked)
+        return _end(boot_id, 0)
+    code = workload.start(command)
+    if code is not None:
+        return code
+    boot_id = _try_open(front, config, reaper, workload)
+    return _end(boot_id, workload.attend(reaper.notice, asked))
+
+
+def _start_threads(config: Config, sock: socket.socket, front: Front, reaper: init.Reaper) -> None:
     kernel.hide_descriptors()
     config.port = sock.getsockname()[1]  # asked for as 0, it is any
-    front = Front()
     Server(sock, front.handle).start()
-    reaper = init.Reaper()
     kernel.harden()
     kernel.adopt_orphans()
     signals.reset_signals()
     reaper.start()
-    if not command:
-        boot_id = _open(front, config, reaper, None)
-        signals.serve_signals(reaper.notice, asked)
-        return _end(boot_id, 0)
 
+
+def _beside(reaper: init.Reaper) -> Workload:
+    """The pod's own command, to be started."""
     from daemon import stop  # noqa: PLC0415 - sandboxes need none of this
     from daemon.wrap import Workload  # noqa: PLC0415
 
     stop.reaches_all = False  # there is somebody's production beside it
-    workload = Workload(reaper)
-    code = workload.start(command)
-    if code is not None:
-        return code
-    boot_id = _open(front, config, reaper, workload)
-    return _end(boot_id, workload.attend(reaper.notice, asked))
+    return Workload(reaper)
+
+
+def _try_open(front: Front, config: Config, reaper: init.Reaper, workload: Workload) -> str:
+    """The same as `_open` beside a command that runs: a fault of ours must not end it."""
+    try:
+        return _open(front, config, reaper, workload)
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        log.line(f"cannot serve: {type(error).__name__}: {error}")
+        front.open(None)
+        return NO_BOOT
 
 
 def _open(front: Front, config: Config, reaper: init.Reaper, workload: Workload | None) -> str:

@@ -19,9 +19,9 @@ from daemon import log, script
 from daemon.command import Command
 from daemon.dialogue import Dialogue
 from daemon.interrupt import Interrupt
-from daemon.stop import Stop, kill_now, send
+from daemon.stop import Stop, end_survivors, kill_now, send
 from daemon.turns import Book, Turn
-from sandman.errors import ConflictError, SandmanError
+from sandman.errors import ConflictError, InternalError, SandmanError
 from sandman.sessions import (
     ENDED,
     GRACE_S,
@@ -59,6 +59,8 @@ class Session:
         self.process = process
         self.exit_code: int | None = None
         self.is_over = False
+        self._close_asked = False
+        """Unlike the process's `stop_asked` never taken back: its jobs shall go also where it went by itself."""
         self._others = others
         self._terminal = terminal
         self._dialogue = Dialogue(terminal, *fds)
@@ -107,8 +109,12 @@ class Session:
         self.process.nudge()
         return turn
 
-    def end(self) -> None:
-        """Have it ended with all that it started."""
+    def close(self) -> None:
+        """Have it ended with all that it started, also what is left of it once `is_over` is true."""
+        self._close_asked = True
+        self._end()
+
+    def _end(self) -> None:
         self.process.stop_asked = True
         # An interactive shell does not heed TERM; this it hands on to its jobs and goes.
         if self.process.end is None:
@@ -137,11 +143,15 @@ class Session:
                 self._look(time.monotonic())
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave callers waiting
             log.line(f"session {self.name}: {type(error).__name__}: {error}")
-            kill_now(self.process, self._others())
-            self._over(None)
+            try:
+                kill_now(self.process, self._others())
+            finally:
+                self._over(None)
         finally:
             self._dialogue.close()
             self.process.close()
+            if self._close_asked:
+                end_survivors(self.process, self._others)
 
     def _look(self, now: float) -> None:
         while self._inbox:
@@ -151,15 +161,15 @@ class Session:
             return
         poll = select.poll()
         poll.register(self.process.wake, select.POLLIN)
-        if self.process.pidfd is not None and self.process.end is None:
-            poll.register(self.process.pidfd, select.POLLIN)
+        if (pidfd := self.process.watched) is not None:
+            poll.register(pidfd, select.POLLIN)
         self._dialogue.register(poll)
         self._dispatch({fd for fd, _ in poll.poll(self._wait_ms())})
 
     def _dispatch(self, ready: set[int]) -> None:
         if self.process.wake in ready:
             self.process.clear()
-        if self.process.pidfd in ready and self.process.end is None:
+        if self.process.watched in ready:
             self.process.reap()
         for report in self._dialogue.hear(ready):
             self._report(report)
@@ -210,6 +220,9 @@ class Session:
             with self._lock:
                 self._book.strike(turn)
             turn.fail(error)
+        except Exception as error:
+            turn.fail(InternalError(f"the session failed: {type(error).__name__}: {error}"))
+            raise
 
     def _begin(self, turn: Turn, _now: float) -> None:
         if self._command is not None:
@@ -217,14 +230,9 @@ class Session:
         self._left = None
         self._dialogue.begin(turn.spec)
         self._turn = turn
-        self._command = Command(turn.id)
-        line = script.command(
-            self._command.token,
-            turn.spec.data,
-            self._status,
-            self._terminal.path,
-            typed=turn.spec.interactive,
-        )
+        command = self._command = Command(turn.id)
+        spec, path = turn.spec, self._terminal.path
+        line = script.command(command.token, spec.data, self._status, path, typed=spec.interactive)
         self._dialogue.say(line)
 
     def _type(self, turn: Turn, _now: float) -> None:
@@ -342,7 +350,7 @@ class Session:
     def _step(self, interrupt: Interrupt, now: float) -> None:
         interrupt.step(now)
         if interrupt.must_end:
-            self.end()
+            self._end()
         elif self._command is not None:
             # The line after the command may have been forgotten with it; one too many is passed over.
             self._dialogue.say(script.back(self._command.token))
@@ -378,10 +386,10 @@ class Session:
             self.exit_code = self._code()
             self.is_over = True
             waiting, self._inbox = list(self._inbox), deque()
+        for turn in waiting:
+            turn.fail(self._ended())
         if command is None:
             command = Command("")
         command.status = self.exit_code
         self._answer(command)
         self._tell_interrupting(command)
-        for turn in waiting:
-            turn.fail(self._ended())

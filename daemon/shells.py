@@ -61,7 +61,10 @@ class Shells:
         self.boot_id = processes.boot_id
         self._processes = processes
         self._shells: dict[str, Shell] = {}
+        self._starting: dict[str, SessionSpec] = {}
+        """Names that are taken by starts under way."""
         self._lock = threading.Lock()
+        self._started = threading.Condition(self._lock)
 
     def all(self) -> list[Shell]:
         """In the order of their starts."""
@@ -87,19 +90,49 @@ class Shells:
             ConflictError: the name is taken, or there are too many.
             SandmanError: it cannot be started.
         """
-        with self._lock:
+        known = self._reserve(spec)
+        if known is not None:
+            return known
+        shell = None
+        try:
+            # Not under the lock: a start that hangs, as in a file system, is nobody else's matter.
+            shell = self._start(spec)
+        finally:
+            is_wanted = self._settle(spec, shell)
+        if not is_wanted:
+            self._end(shell)
+        return shell
+
+    def _reserve(self, spec: SessionSpec) -> Shell | None:
+        """Take the name; the session that this very call started before, where there is one."""
+        with self._started:
+            if spec.key is not None:
+                self._started.wait_for(lambda: self._starting.get(spec.name) != spec)
             known = self._shells.get(spec.name)
             if known is not None and spec.key is not None and known.spec == spec:
                 return known
-            if known is not None and not known.session.is_over:
+            is_live = known is not None and not known.session.is_over
+            if is_live or spec.name in self._starting:
                 raise ConflictError(f"there is a session {spec.name}", field="name")
             live = sum(not shell.session.is_over for shell in self._shells.values())
+            live += len(self._starting)
             if live >= MAX_SESSIONS:
                 raise ConflictError(f"{live} sessions are open: close one")
             self._shells.pop(spec.name, None)
             self._make_room()
-            shell = self._shells[spec.name] = self._start(spec)
-        return shell
+            self._starting[spec.name] = spec
+        return None
+
+    def _settle(self, spec: SessionSpec, shell: Shell | None) -> bool:
+        """The start is over; whether nobody has closed the session meanwhile."""
+        with self._started:
+            if self._starting.get(spec.name) is not spec:
+                return False
+            del self._starting[spec.name]
+            if shell is not None:
+                self._shells[spec.name] = shell
+            self._started.notify_all()
+        return True
 
     def _make_room(self) -> None:
         ended = [name for name, shell in self._shells.items() if shell.session.is_over]
@@ -115,7 +148,7 @@ class Shells:
         result = shell.startup.wait(exchange, shell.spec.startup_timeout_s)
         if result.done and not shell.session.is_over:
             return shell.info._replace(startup=result.output)
-        self.close(shell.spec.name)
+        self.close(shell.spec.name, only=shell)
         why = f"was not ready after {shell.spec.startup_timeout_s:g} s"
         if result.done:
             why = f"ended with exit code {result.exit_code}"
@@ -124,23 +157,37 @@ class Shells:
             facts={"output": (result.output + result.notices).decode("utf-8", "replace")[-2000:]},
         )
 
-    def close(self, name: str, key: str | None = None) -> None:
+    def close(self, name: str, key: str | None = None, only: Shell | None = None) -> None:
         """End a session with all that it started; the name is free at once.
 
-        With a key only the session that was started under it: its starter may not know whether it was.
+        Args:
+            name: whose it is.
+            key: only the session that was started under it is meant: its starter may not know whether it was.
+            only: another session, that has the name by now, is left alone.
         """
-        with self._lock:
+        with self._started:
             known = self._shells.get(name)
-            if known is not None and key is not None and known.spec.key != key:
+            spec = known.spec if known is not None else self._starting.get(name)
+            if key is not None and (spec is None or spec.key != key):
                 return
+            if only is not None and known is not only:
+                return
+            self._starting.pop(name, None)
+            self._started.notify_all()
             shell = self._shells.pop(name, None)
-        if shell is None:
-            return
-        shell.session.end()
-        if shell.session.is_over:
-            process = shell.session.process
-            others = functools.partial(self._processes.others, process)
+        if shell is not None:
+            self._end(shell)
+
+    def _end(self, shell: Shell) -> None:
+        shell.session.close()
+        if not shell.session.is_over:
+            return  # its own thread sees to it
+        process = shell.session.process
+        others = functools.partial(self._processes.others, process)
+        try:
             threading.Thread(target=end_survivors, args=(process, others), daemon=True).start()
+        except RuntimeError:  # the sandbox's limit of processes is reached: the caller waits
+            end_survivors(process, others)
 
     def _start(self, spec: SessionSpec) -> Shell:
         process = self._processes.shelter(spec.name)
@@ -167,7 +214,11 @@ class Shells:
         path = program.paths[0]
         terminal = _terminal(spec)
         program = program._replace(argv=script.launch(path, terminal.path))
-        ways = Ways(by_pipe=not script.is_bash(path))
+        try:
+            ways = Ways(by_pipe=not script.is_bash(path))
+        except BaseException:
+            terminal.close()
+            raise
         try:
             if program.user is not None:
                 terminal.give(program.user.uid)
@@ -194,12 +245,22 @@ class Ways:
     """
 
     def __init__(self, *, by_pipe: bool) -> None:
-        ours, theirs = socket.socketpair()
-        control, stdin = ours.detach(), theirs.detach()
-        remarks, stderr = os.pipe()
-        stdout, lines = os.pipe() if by_pipe else (stderr, os.dup(control))
-        if by_pipe:
-            os.write(lines, script.FIRST_LINE)
+        opened: list[int] = []
+        try:
+            ours, theirs = socket.socketpair()
+            opened += (control := ours.detach(), stdin := theirs.detach())
+            remarks, stderr = os.pipe()
+            opened += (remarks, stderr)
+            if by_pipe:
+                stdout, lines = os.pipe()
+                opened += (stdout, lines)
+                os.write(lines, script.FIRST_LINE)
+            else:
+                stdout, lines = stderr, os.dup(control)
+        except BaseException:
+            for fd in opened:
+                os.close(fd)
+            raise
         self.ours = (control, lines, remarks)
         self.theirs = Descriptors(stdin, stdout, stderr)
 

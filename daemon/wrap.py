@@ -13,7 +13,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING
 
-from daemon import config, log, signals, tree
+from daemon import config, kernel, log, signals, tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,7 +75,10 @@ class Workload:
         return tree.Life(self.pid, b"", self._born, None)
 
     def start(self, command: Sequence[str]) -> int | None:
-        """Start it; the exit code when it cannot be. Called by the main thread."""
+        """Start it; the exit code when it cannot be. Called by the main thread.
+
+        Where there is no room for one process more it takes the place of this one.
+        """
         # At a terminal it stays in this session, whose terminal that is, and gets its input; else it
         # leads a session, as a container's first process does.
         at_terminal = os.isatty(0)
@@ -92,7 +95,7 @@ class Workload:
                 )
                 self._reaper.watch(self.pid, self._on_end)
         except OSError as error:
-            return _explain(command, error)
+            return instead(command) if error.errno in kernel.NO_ROOM else _explain(command, error)
         if at_terminal:
             self._give_terminal()
         return None
@@ -125,7 +128,11 @@ class Workload:
         return exit_code(self._end.status)
 
     def _pass_on(self, number: int) -> None:
-        self._reaper.signal(self.pid, number, self._on_end)
+        try:
+            self._reaper.signal(self.pid, number, self._on_end)
+        except OSError as error:
+            # It has become another user, whom a daemon that is not root cannot signal.
+            log.line(f"cannot pass signal {number} on: {error.strerror}")
 
     def _on_end(self, end: Ended) -> None:
         """The reaper's call, in its thread."""

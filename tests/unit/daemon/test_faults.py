@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -506,3 +507,38 @@ def test_a_process_that_vanishes_while_it_is_read(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "read", fail)
     assert tree._read("/proc/self/stat") == b""
     assert outcome.difference(None, None) is None
+
+
+SEIZE = """
+import ctypes, sys
+assert ctypes.CDLL(None, use_errno=True).ptrace(0x4206, int(sys.argv[1]), 0, 0) == 0
+print("traced", flush=True)
+input()
+"""
+
+
+def test_a_traced_leader_that_has_ended_keeps_nobody_busy() -> None:
+    # Its pidfd is readable, and it cannot be reaped before its tracer lets go of it.
+    reaper, process = Reaper(), Process("id", "tag")
+    with reaper.lock:
+        process.pid = os.posix_spawnp("sleep", ["sleep", "60"], os.environ)
+        reaper.watch(process.pid, process.on_end, is_owned=True)
+    assert process.wait_by(reaper.reap)
+    pidfd = process.watched
+    assert pidfd is not None
+    with subprocess.Popen(
+        [sys.executable, "-c", SEIZE, str(process.pid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as tracer:
+        assert tracer.stdout is not None
+        assert tracer.stdout.readline() == b"traced\n"
+        os.kill(process.pid, signal.SIGKILL)
+        assert select.select([pidfd], [], [], 10)[0]
+        process.reap()
+        assert (process.end, process.watched) == (None, None)
+        assert reaper._unowned == {process.pid}  # which it waits for, and tells of
+        tracer.communicate(b"\n")
+    reaper.reap(process.pid)
+    assert process.end is not None
+    process.close()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from daemon import ports
+from daemon import config, ports, relay
 from sandman.errors import PortClosedError
 from tests.unit.daemon.harness import Daemon, head, problem, read_all, small, wait_until
 
@@ -593,3 +593,54 @@ def test_a_tunnel_that_nobody_reads_from_is_given_up(impatient, serve) -> None:
     server = serve(lambda sock, _rest: (sock.sendall(SWITCH), sock.sendall(bytes(50_000_000))))
     with tunnel(impatient, server):
         assert server.ended.acquire(timeout=10)
+
+
+def test_a_tunnel_whose_server_takes_a_byte_now_and_then_is_given_up(
+    start, tmp_path, serve
+) -> None:
+    # The caller is gone, and unwatched: its bytes fill the buffer.
+    daemon = start(program=small(tmp_path, FINISH_S=0.4, HALF_CLOSED_S=60.0))
+
+    def talk(sock: socket.socket, _rest: bytes) -> None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.sendall(SWITCH)
+        until_s = time.monotonic() + 15
+        while time.monotonic() < until_s and sock.recv(64):
+            time.sleep(0.01)
+
+    with tunnel(daemon, serve(talk)) as sock:
+        sock.settimeout(0.2)
+        with contextlib.suppress(OSError):
+            while True:
+                sock.send(bytes(100_000))
+        sock.settimeout(10)
+        came = b""
+        with contextlib.suppress(ConnectionError):
+            came = sock.recv(1)
+        assert came == b""
+
+
+@pytest.mark.parametrize("finish_s", [0.0, 60.0])
+def test_a_buffer_is_full_until_it_has_room(
+    monkeypatch: pytest.MonkeyPatch, finish_s: float
+) -> None:
+    monkeypatch.setattr(config, "FINISH_S", finish_s)
+    near, far = socket.socketpair()
+    with near, far:
+        near.setblocking(False)
+        pipe = relay.Pipe(near)
+        assert pipe.full_left_s() is None
+        while pipe.has_room:
+            pipe.put(bytes(relay.ROOM_BYTES))
+            pipe.flush()
+        left = pipe.full_left_s()
+        assert left is not None
+        assert left <= finish_s
+        far.recv(1_000_000)
+        pipe.flush()
+        assert not pipe.has_room or pipe.full_left_s() is None
+        while pipe.waiting:
+            far.recv(1_000_000)
+            pipe.flush()
+        assert pipe.full_left_s() is None
+        assert pipe.left_s() is None

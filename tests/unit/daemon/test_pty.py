@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from daemon import interrupt, tree
+from daemon import interrupt, script, tree
 from daemon.dialogue import Dialogue
 from daemon.process import Process
 from daemon.pty import Terminal
@@ -142,6 +142,83 @@ def test_who_comes_between_a_commands_end_and_its_mark_does_not_see_it() -> None
     assert (result.output, result.notices) == (b"-mark-", b" behind")
     os.close(far)
     dialogue.close()
+
+
+class Talk:
+    """A dialogue with its far ends."""
+
+    def __init__(self) -> None:
+        ours, self.shell = socket.socketpair()
+        remarks, self.stderr = os.pipe()
+        self.terminal = Terminal(24, 80)
+        control = ours.detach()
+        self.dialogue = Dialogue(self.terminal, control, os.dup(control), remarks)
+        self.control, self.remarks = control, remarks
+
+    def ready(self) -> set[int]:
+        poll = select.poll()
+        self.dialogue.register(poll)
+        return {fd for fd, _ in poll.poll(0)}
+
+    def close(self) -> None:
+        self.shell.close()
+        if self.stderr >= 0:
+            os.close(self.stderr)
+        self.dialogue.close()
+
+
+@pytest.fixture
+def talk() -> Iterator[Talk]:
+    one = Talk()
+    yield one
+    one.close()
+
+
+def test_who_closes_where_the_shell_talks_to_itself_keeps_nobody_busy(talk: Talk) -> None:
+    os.write(talk.stderr, b"last")
+    os.close(talk.stderr)
+    talk.stderr = -1
+    assert talk.ready() == {talk.remarks}
+    assert talk.dialogue.hear({talk.remarks}) == []
+    assert talk.ready() == set()
+    talk.shell.sendall(b"token begin\n")
+    assert talk.ready() == {talk.control}
+    assert talk.dialogue.hear({talk.control}) == [script.Report("token", "begin")]
+
+
+def test_who_writes_without_end_gets_a_share_of_the_time(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = 0
+
+    def read(_fd: int, size: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        assert reads < 100
+        return b"x" * size
+
+    monkeypatch.setattr(os, "read", read)
+    talk.dialogue.begin(TurnSpec(RUN))
+    talk.dialogue.look_for(b"mark")
+    assert reads == 32
+
+
+def test_a_line_of_nobodys_takes_no_room() -> None:
+    buffer = bytearray(b"x" * 65536)
+    assert script.reports(buffer) == []
+    assert len(buffer) == 65536
+    buffer += b"x"
+    assert script.reports(buffer) == []
+    assert not buffer
+    buffer += b"\nt end 255\nt e"
+    assert script.reports(buffer) == [script.Report("t", "end", 255)]
+    assert buffer == b"t e"
+
+
+@pytest.mark.parametrize("status", ["²", "٣", "9" * 5000, "1234", "-1"])
+def test_what_is_no_exit_code_is_passed_over(status: str) -> None:
+    assert script.reports(bytearray(f"t end {status}\nt back {status}\n".encode())) == []
+    assert script.reports(bytearray(f"t end {status}\n".encode("latin-1", "replace"))) == []
 
 
 def test_texts_are_found_wherever_they_are_cut() -> None:

@@ -216,3 +216,12 @@ def test_a_shell_that_does_not_come_up_is_told(daemon: Daemon, tmp_path: Path) -
     assert "exit code 5" in str(gone["detail"])
     assert "leaving" in gone["facts"]["output"]
     assert problem(daemon.client.get("/v1/sessions/late"))["reason"] == "not_found"
+
+
+def test_what_a_command_writes_on_the_shells_own_socket_harms_nothing(bash: Shell) -> None:
+    # Within `eval` bash keeps its stdin, which is that socket, as descriptor 10.
+    said = "printf 'x end \\xb2\\n' >&10; printf 'x end %05000d\\n' 0 >&10; echo on"
+    assert bash.out(said) == "on\n"
+    flood = bash.run("cat /dev/zero >&10", timeout_s=0.5)
+    assert (flood.timed_out, flood.state) == (True, "idle")
+    assert bash.out("echo back") == "back\n"

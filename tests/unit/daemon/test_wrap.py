@@ -21,10 +21,12 @@ from tests.unit.daemon.conftest import IN_ITS_OWN_NAMESPACE
 from tests.unit.daemon.harness import (
     Daemon,
     environment,
+    head,
     processes_with,
     wait_until,
     with_prctl,
 )
+from tests.unit.daemon.test_faults import broken
 from tests.unit.daemon.test_init import needs_root
 
 if TYPE_CHECKING:
@@ -249,6 +251,60 @@ def test_without_a_daemon_it_runs_all_the_same() -> None:
     assert "without a daemon" in done.stderr
     assert run(*wrapped("/no/such"), env=broken).returncode == 127
     assert run(*DAEMON, "serve", env=broken).returncode == 1
+
+
+NO_THREADS = """
+import threading
+def refuse(self): raise RuntimeError("can't start new thread")
+threading.Thread.start = refuse
+"""
+NO_ROOM = """
+import errno, os
+def refuse(*_, **__): raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+os.posix_spawnp = refuse
+"""
+NO_PARTS = """
+from daemon import application
+def refuse(*_): raise MemoryError
+application.build = refuse
+"""
+
+
+@pytest.mark.parametrize("fault", [NO_THREADS, NO_ROOM, NO_PARTS], ids=["threads", "room", "parts"])
+def test_no_fault_of_ours_keeps_it_from_running(tmp_path: Path, fault: str) -> None:
+    script = "cat /proc/self/status; exit 7"
+    done = run(*broken(tmp_path, fault), "serve", "--", "sh", "-c", script)
+    assert done.returncode == 7
+    fields = dict(line.split(":\t", 1) for line in done.stdout.splitlines() if ":\t" in line)
+    assert int(fields["SigBlk"], 16) == 0
+
+
+def test_without_a_command_such_a_fault_is_the_end(tmp_path: Path) -> None:
+    assert run(*broken(tmp_path, NO_THREADS), "serve").returncode == 1
+
+
+def test_what_cannot_be_loaded_leaves_no_caller_waiting(
+    start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    fresh = start(program=(*broken(tmp_path, NO_PARTS), "serve", "--", "sleep", "60"))
+    with fresh.connect() as sock:
+        sock.sendall(head("GET", "/v1/info"))
+        assert sock.recv(1) == b""
+    assert fresh.stop() == 143
+
+
+def test_a_signal_that_it_cannot_be_sent_ends_nothing(
+    start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    # As where it has become another user, and the daemon is not root.
+    refuse = "import os\ndef refuse(*_): raise PermissionError(1, 'not yours')\nos.kill = refuse\n"
+    command = "while [ ! -e go ]; do sleep 0.01; done; exit 6"
+    program = (*broken(tmp_path, refuse), "serve", "--", "sh", "-c", f"cd {tmp_path}; {command}")
+    fresh = start(program=program)
+    os.kill(fresh.pid, signal.SIGUSR1)
+    assert wait_until(lambda: any("cannot pass signal 10 on" in line for line in fresh.lines))
+    (tmp_path / "go").touch()
+    assert fresh.process.wait(10) == 6
 
 
 @pytest.mark.parametrize("arguments", [["--"], ["serve", "--"], ["serve", "sleep"]])
