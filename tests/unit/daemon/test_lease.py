@@ -279,7 +279,6 @@ def test_the_same_claim_again_sets_its_lease_anew(timed: Callable[..., Timed]) -
         ({"lease": {"ttl_s": 0}}, "lease.ttl_s"),
         ({"lease": {"ttl_s": 1, "grace_s": -1}}, "lease.grace_s"),
         ({"lease": {"ttl_s": 1, "grace_s": False}}, "lease.grace_s"),
-        ({"lease": {"ttl_s": 1, "idle_s": 1}}, "lease.idle_s"),
     ],
 )
 def test_terms_that_make_no_sense(daemon: Daemon, body: dict[str, object], field: str) -> None:

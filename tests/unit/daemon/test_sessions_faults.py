@@ -144,11 +144,12 @@ def test_27_a_start_that_fails_closes_its_own_session_alone() -> None:
     shells = Shells(Processes(Sandbox({}), Reaper(), Meter()))
     ended: list[object] = []
     session = SimpleNamespace(is_over=False, close=lambda: ended.append(session))
-    mine, other = SimpleNamespace(session=session), SimpleNamespace(session=session)
+    mine, other = (SimpleNamespace(session=session, spec=SimpleNamespace(key=key)) for key in "ab")
     shells._shells["name"] = other  # type: ignore[assignment]
-    shells.close("name", mine)  # type: ignore[arg-type]
+    shells.close("name", only=mine)  # type: ignore[arg-type]
+    shells.close("name", "a")
     assert (shells.all(), ended) == ([other], [])
-    shells.close("name", other)  # type: ignore[arg-type]
+    shells.close("name", only=other)  # type: ignore[arg-type]
     assert (shells.all(), ended) == ([], [session])
 
 
