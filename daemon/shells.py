@@ -87,7 +87,7 @@ class Shells:
         """Start a session, or find the one that this very call started before.
 
         Raises:
-            ConflictError: the name is taken, or there are too many.
+            ConflictError: the name is taken, there are too many, or it was closed meanwhile.
             SandmanError: it cannot be started.
         """
         known = self._reserve(spec)
@@ -101,6 +101,7 @@ class Shells:
             is_wanted = self._settle(spec, shell)
         if not is_wanted:
             self._end(shell)
+            raise ConflictError(f"session {spec.name} was closed while it started")
         return shell
 
     def _reserve(self, spec: SessionSpec) -> Shell | None:

@@ -20,7 +20,7 @@ from daemon.shells import Shells, Ways
 from daemon.state import Sandbox
 from daemon.usage import Meter
 from tests.unit.daemon.harness import Daemon, problem, processes_with, wait_until
-from tests.unit.daemon.shells import Shell, alive
+from tests.unit.daemon.shells import Shell, alive, shell_of
 from tests.unit.daemon.test_faults import broken
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ from daemon import shells
 plan_shell = shells.plan_shell
 def plan(wanted, *rest):
     while os.path.exists(wanted.cwd + "/stuck"):
+        open(wanted.cwd + "/begun", "w").close()
         time.sleep(0.01)
     return plan_shell(wanted, *rest)
 shells.plan_shell = plan
@@ -117,12 +118,13 @@ def test_27_a_start_that_hangs_holds_up_no_other_session(
     stuck = {"name": "stuck", "rc": False, "cwd": str(tmp_path), "key": "k"}
     open_ = functools.partial(fresh.client.post, "/v1/sessions", timeout=20)
 
-    def is_taken() -> bool:
-        return "there is a session" in open_(json={"name": "stuck", "shell": "no-such"}).text
-
+    begun, link = tmp_path / "begun", tmp_path / mark
+    link.symlink_to(shell_of("bash", tmp_path))
     with ThreadPoolExecutor() as pool:
         first = pool.submit(open_, json=stuck)
-        assert wait_until(is_taken)
+        assert wait_until(begun.exists)
+        taken = problem(open_(json={"name": "stuck"}))
+        assert (taken["reason"], taken["field"]) == ("conflict", "name")
         again = pool.submit(open_, json=stuck)  # the same call: it gets the same session
         assert other.out("echo on") == "on\n"
         assert len(fresh.client.get("/v1/sessions").json()["sessions"]) == 1
@@ -130,13 +132,15 @@ def test_27_a_start_that_hangs_holds_up_no_other_session(
         (tmp_path / "stuck").unlink()
         assert first.result().json()["pid"] == again.result().json()["pid"]
 
+        begun.unlink()
         (tmp_path / "stuck").touch()
-        late = pool.submit(open_, json={**stuck, "name": "late", "env": {"MARK": mark}})
-        assert wait_until(lambda: "there is a" in open_(json={"name": "late", "shell": "no"}).text)
+        late = pool.submit(open_, json={**stuck, "name": "late", "shell": str(link)})
+        assert wait_until(begun.exists)
         assert fresh.client.delete("/v1/sessions/late").status_code == 204
         (tmp_path / "stuck").unlink()
-        assert problem(late.result())["reason"] == "conflict"
+        assert "closed while it started" in str(problem(late.result())["detail"])
         assert fresh.client.get("/v1/sessions/late").status_code == 404
+    assert wait_until(lambda: not processes_with(mark))
     other.close()
 
 
