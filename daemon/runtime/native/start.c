@@ -40,6 +40,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -145,6 +146,8 @@ set_user(struct job *job)
         syscall(SYS_setresuid, job->uid, job->uid, job->uid) < 0) {
         return -1;
     }
+    /* A switch of users may make the memory, which is still the daemon's, dumpable: fs.suid_dumpable. */
+    syscall(SYS_prctl, PR_SET_DUMPABLE, 0, 0, 0, 0);
     return 0;
 }
 

@@ -427,6 +427,22 @@ class TestStart:
         assert claimed == [pid]
         return pid, reaper, given[0]
 
+    def test_a_child_that_cannot_be_watched_is_killed_and_claimed(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object, **__: object) -> None:
+            raise MemoryError
+
+        claimed: list[int] = []
+        pid = os.posix_spawn("/bin/sleep", ("sleep", "60"), {})
+        monkeypatch.setattr(Reaper, "watch", refuse)
+        monkeypatch.setattr(spawn, "_start_natively", lambda *_: (pid, 0, 0, 0))
+        monkeypatch.setattr(spawn, "_claim", claimed.append)
+        with pytest.raises(MemoryError):
+            spawn.spawn(self.program, spawn.Descriptors(3, 4, 5), Reaper(), print)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -9
+        assert claimed == [pid]
+
     def test_what_is_given_and_taken(self, monkeypatch: pytest.MonkeyPatch) -> None:
         pid, reaper, given = self.spawn(monkeypatch, 0, 0)
         assert given[:-1] == ({b"A": b"b"}, (3, 4, 5), b"/", None, False, 7, 100)
