@@ -28,6 +28,8 @@ except ImportError:
 
 _UNCLAIMED_S = 0.0005
 """Until the look after one that found a command whose starter has yet to come to the interpreter's lock."""
+_NO_ROOM_S = 0.05
+"""Until the look after one for which there was no memory."""
 _IDLE_S = 2.0
 """A look without being told: what nobody owns any more, and should a SIGCHLD be lost."""
 
@@ -117,10 +119,15 @@ class Reaper:
 
     def _run(self) -> None:
         while True:
-            self._maybe_children.clear()
-            while self.reap_one():
-                pass
-            self._maybe_children.wait(_IDLE_S)
+            try:
+                self._maybe_children.clear()
+                while self.reap_one():
+                    pass
+                self._maybe_children.wait(_IDLE_S)
+            except (MemoryError, RuntimeError, OSError):
+                # What runs in the sandbox has taken it all; it passes, and without this thread no
+                # command would end. To say so might take memory, too.
+                time.sleep(_NO_ROOM_S)
 
     def reap_one(self) -> bool:
         """Reap one child; waits while there is one without an owner. False: there is none to reap."""

@@ -58,7 +58,15 @@ class Server:
                 log.line(f"accept: {error}")
                 time.sleep(0.05)
                 continue
-            self._admit(sock)
+            except MemoryError:
+                time.sleep(0.05)
+                continue
+            try:
+                self._admit(sock)
+            except (MemoryError, RuntimeError, OSError):
+                # As above: this one is closed, and this thread goes on, for there is no other. To say so
+                # might take memory, too.
+                sock.close()
 
     def _admit(self, sock: socket.socket) -> None:
         """Give the connection a thread; when there are too many, an idle one gives way."""
@@ -71,9 +79,9 @@ class Server:
             self._connections[connection] = is_within
         try:
             threading.Thread(target=self._serve, args=(connection, sock), daemon=True).start()
-        except RuntimeError as error:  # the sandbox's limit of processes is reached
-            log.line(f"no thread for a connection: {error}")
+        except (RuntimeError, MemoryError) as error:  # the sandbox's limit of processes is reached
             self._forget(connection)
+            log.line(f"no thread for a connection: {error}")
             _turn_away(sock)
 
     def _make_room(self, *, is_within: bool) -> bool:

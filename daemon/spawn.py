@@ -114,8 +114,13 @@ def spawn(
     if number != 0:
         raise _failure(stage, number)
     with reaper.lock:
-        reaper.watch(pid, on_end, peak_kib, is_owned=is_owned)
-        _claim(pid)
+        try:
+            reaper.watch(pid, on_end, peak_kib, is_owned=is_owned)
+        except MemoryError:
+            os.kill(pid, signal.SIGKILL)  # nobody would know of it
+            raise
+        finally:
+            _claim(pid)
     return pid
 
 

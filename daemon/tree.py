@@ -8,7 +8,8 @@ each of these marks has to be shed by itself, and one that is left gives it away
 - its limit of file locks, which Linux does not enforce since 2.4, is the command's number. It is
   inherited whatever a process does, also to another user, where the environment cannot be read.
   Without CAP_SYS_RESOURCE, which no ordinary container has, nobody can raise it again: `su` and its
-  like, which reset limits, leave it as it is;
+  like, which reset limits, leave it as it is. Everybody can lower it: an orphan whose limit is below
+  all marks has tampered with it, and ends with the next command that ends;
 - the tag variable is in its environment;
 - it lost its parent, so it came to us, it has none of another command's marks, and it was born
   while this command was the only one that ran. For kernels that have no such limit.
@@ -30,6 +31,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+try:
+    from _sandman import is_starting as _is_starting
+except ImportError:
+
+    def _is_starting(_pid: int, /) -> bool:
+        return False  # a plain Python's children have their marks from the start on: see `spawn`
+
 
 TAG = b"SANDMAN_EXEC"
 LIMIT = 10
@@ -129,10 +138,20 @@ def _tag_by_limit(pid: int) -> bytes | None:
     _, _, rest = _read(f"/proc/{pid}/limits").partition(b"Max file locks")
     # A plain Python sets the soft limit, the first, alone.
     for value in rest.split(None, 2)[1::-1]:
-        if value.isdigit() and int(value) >> 2 * _BITS == _BASE >> 2 * _BITS:
+        if _BASE and value.isdigit() and int(value) >> 2 * _BITS == _BASE >> 2 * _BITS:
             number = int(value) - _BASE
             return _tag(number >> _BITS, number).encode()
     return None
+
+
+def was_lowered(pid: int) -> bool:
+    """Whether the process took its mark off: only a lower limit is left to it.
+
+    The marks of commands go down from the first on, so what is below the last one's is no command's.
+    """
+    _, _, rest = _read(f"/proc/{pid}/limits").partition(b"Max file locks")
+    hard = rest.split(None, 2)[1:2]
+    return bool(hard) and hard[0].isdigit() and int(hard[0]) < _lowest
 
 
 def _tag_by_environment(pid: int) -> bytes | None:
@@ -149,6 +168,7 @@ def members(
     others: Iterable[Life],
     known: Mapping[int, float] = _NOBODY,
     tag: Callable[[int], bytes | None] = tag_of,
+    lowered: Callable[[int], bool] = was_lowered,
 ) -> set[int]:
     """Pids of the command's processes among these.
 
@@ -159,9 +179,14 @@ def members(
         known: pids seen as members before and when they were born: they stay so when their parent is
             gone, and another process that got the number does not.
         tag: reads a process's tag.
+        lowered: whether a process took its mark off. Then it is spared for no other command.
     """
     others = list(others)
     sessions = {other.leader for other in others}
+    if os.getpid() in rows:
+        sessions.add(rows[os.getpid()].session)  # who is in ours has only just been started
+    # A pod's own command has none: what it started is the pod's, whatever limits it has.
+    has_marks = all(other.tag for other in others)
     # The number of an ended leader may be another's by now.
     foreign = {other.leader for other in others if other.ended is None}
     me = os.getpid()
@@ -178,9 +203,13 @@ def members(
     for row in strangers:
         if row.pid in foreign or row.born < life.started - _SLACK_S:
             continue
+        # Asked before the mark, which is set when it is no longer starting.
+        is_orphan = row.parent == me and row.session not in sessions and not _is_starting(row.pid)
         mark = tag(row.pid)
-        is_orphan = mark is None and row.parent == me and row.session not in sessions
-        if mark == life.tag or (is_orphan and not _is_shared(row, others)):
+        if mark == life.tag or (
+            is_orphan
+            and ((has_marks and lowered(row.pid)) or (mark is None and not _is_shared(row, others)))
+        ):
             found.add(row.pid)
     return _closure(rows, found, foreign)
 
@@ -211,8 +240,15 @@ def _closure(rows: dict[int, Row], found: set[int], foreign: set[int]) -> set[in
 
 
 def make_tag(boot_id: str, number: int) -> str:
-    """A tag that no other command of no other daemon on this machine has."""
-    return _tag(_boot(boot_id), number)
+    """A tag that no other command of no other daemon on this machine has; `number`: 1 for the first.
+
+    Each is below the last: who can only lower its mark cannot take that of an earlier command.
+    """
+    global _lowest  # noqa: PLW0603 - one daemon, one row of numbers
+    tag = _tag(_boot(boot_id), _ones() - number)
+    mark = mark_of(tag)
+    _lowest = min(_lowest or mark, mark)
+    return tag
 
 
 def _boot(boot_id: str) -> int:
@@ -243,6 +279,8 @@ def base_of(hard: int) -> int:
 
 
 _BASE = base_of(resource.getrlimit(LIMIT)[1])
+_lowest = 0
+"""The lowest mark of a command of ours; 0: there is none yet."""
 
 
 def descendants(rows: dict[int, Row], pid: int, boot_id: str, spared: int = 0) -> set[int]:

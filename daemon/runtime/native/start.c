@@ -14,10 +14,10 @@
  *
  * In this order, since each needs or bars another:
  *
- *   default actions for all signals, whatever the daemon ignores or was told to ignore
- *   a session of its own
  *   the mark: a limit that the kernel does not use, see daemon/tree.py
  *   fewer pending signals than the daemon may have, see RESERVE
+ *   default actions for all signals, whatever the daemon ignores or was told to ignore
+ *   a session of its own
  *   its place in the order of those that are killed for want of memory
  *   0, 1 and 2; the terminal on 0 as the session's own; nothing else open
  *   the directory, as the daemon's user
@@ -25,9 +25,9 @@
  *   no signal blocked
  *   the first of `paths` that can be executed, as execvp does
  *
- * A child that did not get that far is reaped here. One that did may end before the caller knows its
- * number: until the caller has said so by claim(pid) -> None, is_starting(pid) -> bool tells whoever
- * waits for all children to leave it be.
+ * A child that fails on the way is reaped here. Any other, also one that somebody kills on the way, may
+ * end before the caller knows its number: until the caller has said so by claim(pid) -> None,
+ * is_starting(pid) -> bool tells whoever waits for all children to leave it be.
  */
 #define _GNU_SOURCE
 #include "native.h"
@@ -40,6 +40,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -78,8 +79,8 @@ struct job {
     long peak_kib;
 };
 
-/* Children between their start and their claim: a child writes its own number before it can end. Places
- * are given out and taken back with the interpreter's lock held. */
+/* Children between their start and their claim. Places are given out and taken back with the
+ * interpreter's lock held. */
 #define PLACES 1024
 #define TAKEN (-1)
 static volatile int starting[PLACES];
@@ -145,6 +146,8 @@ set_user(struct job *job)
         syscall(SYS_setresuid, job->uid, job->uid, job->uid) < 0) {
         return -1;
     }
+    /* A switch of users may make the memory, which is still the daemon's, dumpable: fs.suid_dumpable. */
+    syscall(SYS_prctl, PR_SET_DUMPABLE, 0, 0, 0, 0);
     return 0;
 }
 
@@ -187,9 +190,9 @@ child(void *argument)
     const uint64_t nothing = 0;
     struct rusage usage;
 
+    set_limits(job); /* first: who has a session of its own has its mark */
     reset_signals();
     syscall(SYS_setsid);
-    set_limits(job);
     if (*job->oom_score) {
         offer_to_oom_killer(job, "/proc/self/oom_score_adj");
     }
@@ -203,7 +206,6 @@ child(void *argument)
     if (syscall(SYS_getrusage, RUSAGE_SELF, &usage) == 0) {
         job->peak_kib = usage.ru_maxrss;
     }
-    *job->place = (int)syscall(SYS_getpid);
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &nothing, NULL, KERNEL_SIGNALS / 8);
     execute(job);
 failed:
@@ -225,11 +227,14 @@ run(struct job *job)
     if (job->clear_refs >= 0 && write(job->clear_refs, "5", 1) < 0) {
         /* Then the peak is what it is. */
     }
-    int pid = clone(child, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, job);
+    /* The kernel writes the number before the child runs, so before anybody can kill it. */
+    int pid = clone(child, stack + sizeof stack, CLONE_VM | CLONE_VFORK | CLONE_PARENT_SETTID | SIGCHLD,
+                    job, (int *)job->place, NULL, NULL);
     int error = errno;
     if (pid > 0 && job->error) {
         while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
         }
+        *job->place = TAKEN; /* the number may be another's from now on */
     } else if (pid > 0 && *job->oom_score && !job->is_offered) {
         snprintf(path, sizeof path, "/proc/%d/oom_score_adj", pid);
         offer_to_oom_killer(job, path);
@@ -400,6 +405,11 @@ sandman_start(PyObject *Py_UNUSED(module), PyObject *args)
             PyErr_SetFromErrno(PyExc_OSError);
         } else {
             result = Py_BuildValue("(iiil)", pid, job.stage, job.error, job.peak_kib);
+            if (result == NULL && !job.error) {
+                /* Nobody will know of it. */
+                kill(pid, SIGKILL);
+                *job.place = 0;
+            }
         }
     }
     PyMem_Free(job.groups);

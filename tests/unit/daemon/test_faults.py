@@ -163,6 +163,29 @@ class TestServer:
         assert naps
         assert "too many" in capfd.readouterr().err
 
+    def test_out_of_memory_it_goes_on_accepting(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        naps: list[float] = []
+        ours, theirs = socket.socketpair()
+        answers: list[BaseException | None] = [SystemExit(), None, MemoryError()]
+
+        class Sock:
+            def accept(self) -> object:
+                answer = answers.pop()
+                if answer is not None:
+                    raise answer
+                return ours, None
+
+        def refuse(_sock: socket.socket) -> bool:
+            raise MemoryError
+
+        monkeypatch.setattr(server.time, "sleep", naps.append)
+        monkeypatch.setattr(server, "comes_from_within", refuse)
+        with pytest.raises(SystemExit):
+            server.Server(Sock(), print)._run()  # type: ignore[arg-type]
+        assert naps
+        assert theirs.recv(1) == b""
+        theirs.close()
+
     def test_without_a_thread_the_caller_is_turned_away(
         self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
@@ -440,6 +463,20 @@ def test_the_reaper_leaves_alone_what_was_reaped(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(os, "waitid", lambda *_: Peek)
     assert reaper.reap_one()
+
+
+def test_the_reaper_outlives_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[type[BaseException]] = [SystemExit, RuntimeError, MemoryError]
+    naps: list[float] = []
+
+    def fail(*_: int) -> None:
+        raise answers.pop()
+
+    monkeypatch.setattr(os, "waitid", fail)
+    monkeypatch.setattr(init.time, "sleep", naps.append)
+    with pytest.raises(SystemExit):
+        Reaper()._run()
+    assert len(naps) == 2
 
 
 def test_what_is_started_but_not_yet_known_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

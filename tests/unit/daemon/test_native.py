@@ -177,6 +177,44 @@ def test_what_has_started_is_told_until_it_is_claimed(native: Path) -> None:
     assert run(native, EARLY) == "full\nFalse False\n"
 
 
+KILLED_EARLY = """
+import _sandman, os, signal, sys, threading
+number, groups = int(sys.argv[1]), tuple(range(65536, 0, -1))  # the kernel sorts them: that takes a while
+null = os.open("/dev/null", os.O_RDWR)
+is_over = False
+def hit():
+    me = os.listdir("/proc/self/task")
+    while not is_over:
+        for thread in me:
+            with open(f"/proc/self/task/{thread}/children") as file:
+                for pid in file.read().split():
+                    try:
+                        os.kill(int(pid), number)
+                    except OSError:
+                        pass
+threading.Thread(target=hit, daemon=True).start()
+early = 0
+for _ in range(1500):
+    pid, stage, error, peak = _sandman.start((b"/bin/true",), (b"true",), {}, (null, null, null), b"/",
+                                             (1, 1, groups), False, 0, -1, -1)
+    assert error == 0 and _sandman.is_starting(pid), (pid, stage, error)
+    ended = os.waitpid(pid, 0)[1]
+    _sandman.claim(pid)
+    assert not _sandman.is_starting(pid)
+    early += peak == 0
+    assert peak or os.WTERMSIG(ended) == number
+    if early > 3:
+        break
+is_over = True
+print(early > 3)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to switch users")
+def test_28_one_that_is_killed_before_it_is_a_program_is_known_all_the_same(native: Path) -> None:
+    assert run(native, KILLED_EARLY, "9") == "True\n"
+
+
 STATE = "ulimit -Hx; ulimit -Hi; cat /proc/self/oom_score_adj; cat /proc/self/status"
 
 

@@ -140,6 +140,23 @@ class TestTree:
         later = tree.Life(30, b"other", 120.0, None)
         assert self.find(orphan, others=(later,)) == {20}
 
+    def test_an_orphan_that_took_its_mark_off_is_spared_for_no_other(self) -> None:
+        rows = {20: row(20, self.me, 20), 21: row(21, self.me, 21)}
+        running = tree.Life(30, b"other", 10.0, None)
+
+        def find(other: tree.Life) -> set[int]:
+            return tree.members(rows, self.life, [other], {}, {20: b"x"}.get, {20}.__contains__)
+
+        assert find(running) == {20}
+        assert find(running._replace(tag=b"")) == set()
+
+    def test_what_is_only_just_starting_is_no_orphan(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        us = row(self.me, 1, 5)
+        assert self.find(us, row(20, self.me, 5)) == set()
+        assert self.find(us, row(20, self.me, 20)) == {20}
+        monkeypatch.setattr(tree, "_is_starting", {20}.__contains__)
+        assert self.find(us, row(20, self.me, 20)) == set()
+
     def test_an_orphan_from_before_is_not_ours(self) -> None:
         assert self.find(row(20, self.me, 20, born=40.0)) == set()
 
@@ -409,6 +426,22 @@ class TestStart:
             os.waitpid(started[0], 0)
         assert claimed == [pid]
         return pid, reaper, given[0]
+
+    def test_a_child_that_cannot_be_watched_is_killed_and_claimed(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object, **__: object) -> None:
+            raise MemoryError
+
+        claimed: list[int] = []
+        pid = os.posix_spawn("/bin/sleep", ("sleep", "60"), {})
+        monkeypatch.setattr(Reaper, "watch", refuse)
+        monkeypatch.setattr(spawn, "_start_natively", lambda *_: (pid, 0, 0, 0))
+        monkeypatch.setattr(spawn, "_claim", claimed.append)
+        with pytest.raises(MemoryError):
+            spawn.spawn(self.program, spawn.Descriptors(3, 4, 5), Reaper(), print)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -9
+        assert claimed == [pid]
 
     def test_what_is_given_and_taken(self, monkeypatch: pytest.MonkeyPatch) -> None:
         pid, reaper, given = self.spawn(monkeypatch, 0, 0)

@@ -106,6 +106,18 @@ def test_14_it_ends_though_su_made_it_another_users(
         assert ended["result"]["stdout"] == "0\n"
 
 
+@pytest.mark.parametrize("which", [pytest.param("own", marks=runtime)])
+def test_14_one_that_lowered_its_mark_is_spared_for_no_other(
+    request: pytest.FixtureRequest, mark: str, which: str
+) -> None:
+    running: Daemon = request.getfixturevalue(which)
+    lowering = "import os, resource, sys; resource.setrlimit(10, (0, 0)); os.execv(sys.argv[1], sys.argv[1:])"
+    argv = [sys.executable, "-I", "-S", "-c", lowering, *escape(mark, "", 60)]
+    with busy(running):
+        assert running.exec(argv=argv, timeout_s=0.8).timed_out
+        assert not processes_with(mark)
+
+
 def test_16_and_24_one_that_outlives_its_command_is_spared_by_others(
     running: Daemon, mark: str
 ) -> None:
@@ -215,8 +227,8 @@ class TestMarks:
     def test_a_mark_says_the_same_as_its_tag(self) -> None:
         tag = tree.make_tag("ab" * 16, 7)
         base = tree.base_of(tree.resource.getrlimit(tree.LIMIT)[1])
-        assert tag == "ababab.7"
-        assert tree.mark_of(tag) == base + (0xABABAB << 24) + 7
+        assert tag == "ababab.fffff8"
+        assert tree.mark_of(tag) == base + (0xABABAB << 24) + 2**24 - 8
         assert tree.make_tag("ab" * 16, 2**24 + 7) == tag
 
     def test_marks_of_a_daemon_within_a_command_are_others(self) -> None:
@@ -230,3 +242,17 @@ class TestMarks:
         monkeypatch.setattr(tree, "_BASE", 0)
         assert tree.mark_of("ababab.7") == 0
         assert tree.tag_of(os.getpid()) is None
+        monkeypatch.setattr(tree, "_read", lambda _: b"Max file locks    7    7    locks\n")
+        assert tree.tag_of(os.getpid()) is None
+
+    def test_a_mark_below_all_is_no_commands(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tree, "_lowest", 0)
+        first = tree.mark_of(tree.make_tag("ab" * 16, 1))
+        last = tree.mark_of(tree.make_tag("ab" * 16, 2))
+        assert last < first
+        seen = []
+        for hard in (b"0", b"%d" % (last - 1), b"%d" % last, b"%d" % first, b"unlimited", b""):
+            text = b"Max file locks    0    " + hard
+            monkeypatch.setattr(tree, "_read", lambda _, text=text: text)
+            seen.append(tree.was_lowered(1))
+        assert seen == [True, True, False, False, False, False]
