@@ -11,6 +11,7 @@ of all exit codes came back as 0 when it was tried.
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,11 +24,15 @@ if TYPE_CHECKING:
 
 try:
     from _sandman import is_starting as _is_starting
+    from _sandman import starts as _starts
 except ImportError:
-    _is_starting = None  # a plain Python holds the lock from the start on: see `spawn`
+    _is_starting = _starts = None  # a plain Python holds the lock from the start on: see `spawn`
 
 _UNCLAIMED_S = 0.0005
 """Until the look after one that found a command whose starter has yet to come to the interpreter's lock."""
+_FROZEN_S, _LOST_S = 1.0, 10.0
+"""A start takes milliseconds. One that takes this long somebody has stopped, and it goes on; one that takes
+longer is stopped again and again, and killed."""
 _NO_ROOM_S = 0.05
 """Until the look after one for which there was no memory."""
 _IDLE_S = 2.0
@@ -53,6 +58,8 @@ class Reaper:
         """Called with the tag and usage of an orphan that has ended."""
         self._maybe_children = threading.Event()
         self._has_pidfd = _has_pidfd()
+        self._begun: dict[int, float] = {}
+        """Children between their start and their claim, and when they were first seen there."""
         self._unowned: set[int] = set()
         """Watched by nobody else: while there is one the reaper waits for it."""
 
@@ -114,8 +121,23 @@ class Reaper:
             report()
 
     def notice(self) -> None:
-        """There may be a child to reap."""
+        """There may be a child to reap. The main thread's call, also when nothing happens for some time."""
         self._maybe_children.set()
+        if _starts is not None:
+            self._free_starts(_starts(), time.monotonic())
+
+    def _free_starts(self, pids: list[int], now: float) -> None:
+        """Get those moving that hang between their start and another program, with the thread that waits.
+
+        None of them is reaped before its claim, so its number is its own.
+        """
+        self._begun = {pid: self._begun.get(pid, now) for pid in pids}
+        for pid, begun in self._begun.items():
+            if now - begun >= _FROZEN_S:
+                try:
+                    os.kill(pid, signal.SIGKILL if now - begun >= _LOST_S else signal.SIGCONT)
+                except OSError:
+                    continue  # it has just ended
 
     def _run(self) -> None:
         while True:

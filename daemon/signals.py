@@ -58,7 +58,7 @@ def serve_signals(notice: Callable[[], None], asked: list[int]) -> None:
     killed after the grace is better than to let a command end its sandbox.
 
     Args:
-        notice: called when there may be a child to reap.
+        notice: called when there may be a child to reap, and every five seconds.
         asked: what `block_signals` returned.
     """
     is_first = os.getpid() == 1
@@ -66,9 +66,7 @@ def serve_signals(notice: Callable[[], None], asked: list[int]) -> None:
         return
     while is_first or not asked:
         info = signal.sigtimedwait((*_ENDING, signal.SIGCHLD), _LOOK_S)
-        if info is None:
-            continue
-        if info.si_signo == signal.SIGCHLD:
+        if info is None or info.si_signo == signal.SIGCHLD:
             notice()
         elif not is_first or (info.si_code, info.si_pid) == (_SI_USER, 0):
             return

@@ -111,7 +111,7 @@ class Workload:
         """Pass signals on until it has ended; its exit code. Called by the main thread.
 
         Args:
-            notice: called when there may be a child to reap.
+            notice: called when there may be a child to reap, and every five seconds.
             asked: signals that came while they were not blocked.
         """
         while self._end is None:
@@ -119,8 +119,8 @@ class Workload:
                 self._pass_on(asked.pop(0))
             info = signal.sigtimedwait((*PASSED_ON, signal.SIGCHLD), _LOOK_S)
             if info is None:
-                continue
-            if info.si_signo == signal.SIGCHLD:
+                notice()
+            elif info.si_signo == signal.SIGCHLD:
                 notice()
                 self._reaper.reap(self.pid)
             else:

@@ -3,7 +3,7 @@
  * A static binary has no dlopen, hence no ctypes: it has to be compiled in. Kept
  * small, because every line here runs as PID 1 beside hostile code:
  *
- *   start(…), claim(pid), is_starting(pid)    start a program: start.c
+ *   start(…), claim(pid), is_starting(pid), starts()    start a program: start.c
  *   Sha256       sha256.c
  *   set_fs_user(…)  as whom a thread works on files: fsuser.c
  *   prctl(option, arg2=0, arg3=0, arg4=0, arg5=0) -> int
@@ -90,6 +90,7 @@ static PyMethodDef methods[] = {
     {"start", sandman_start, METH_VARARGS, NULL},
     {"claim", sandman_claim, METH_O, NULL},
     {"is_starting", sandman_is_starting, METH_O, NULL},
+    {"starts", sandman_starts, METH_NOARGS, NULL},
     {"set_fs_user", sandman_set_fs_user, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

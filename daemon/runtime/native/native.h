@@ -8,6 +8,7 @@
 PyObject *sandman_start(PyObject *module, PyObject *args);
 PyObject *sandman_claim(PyObject *module, PyObject *number);
 PyObject *sandman_is_starting(PyObject *module, PyObject *number);
+PyObject *sandman_starts(PyObject *module, PyObject *nothing);
 
 /* fsuser.c */
 PyObject *sandman_set_fs_user(PyObject *module, PyObject *args);

@@ -28,6 +28,8 @@
  * A child that fails on the way is reaped here. Any other, also one that somebody kills on the way, may
  * end before the caller knows its number: until the caller has said so by claim(pid) -> None,
  * is_starting(pid) -> bool tells whoever waits for all children to leave it be.
+ * starts() -> list of them all: one that somebody stops on the way stops the calling thread with it,
+ * until daemon/init.py sees to it.
  */
 #define _GNU_SOURCE
 #include "native.h"
@@ -290,6 +292,21 @@ sandman_is_starting(PyObject *Py_UNUSED(module), PyObject *number)
         return NULL;
     }
     return PyBool_FromLong(place != NULL);
+}
+
+PyObject *
+sandman_starts(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing))
+{
+    PyObject *found = PyList_New(0);
+    for (int index = 0; index < PLACES && found != NULL; index++) {
+        int pid = starting[index];
+        PyObject *number = pid > 0 ? PyLong_FromLong(pid) : NULL;
+        if (pid > 0 && (number == NULL || PyList_Append(found, number) < 0)) {
+            Py_CLEAR(found);
+        }
+        Py_XDECREF(number);
+    }
+    return found;
 }
 
 /* The texts of a tuple of bytes, which has to outlive the result. */

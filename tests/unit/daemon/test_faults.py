@@ -465,6 +465,23 @@ def test_the_reaper_leaves_alone_what_was_reaped(monkeypatch: pytest.MonkeyPatch
     assert reaper.reap_one()
 
 
+def test_a_start_that_somebody_stopped_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[int, int]] = []
+
+    def kill(pid: int, number: int) -> None:
+        sent.append((pid, number))
+        raise ProcessLookupError
+
+    monkeypatch.setattr(init.os, "kill", kill)
+    reaper = Reaper()
+    for now, pids in ((1.0, [7]), (1.5, [7, 8]), (2.0, [7]), (11.0, [7, 8]), (12.0, [])):
+        monkeypatch.setattr(init.time, "monotonic", lambda now=now: now)
+        monkeypatch.setattr(init, "_starts", lambda pids=pids: pids)
+        reaper.notice()
+    assert sent == [(7, signal.SIGCONT), (7, signal.SIGKILL)]
+    assert reaper._begun == {}
+
+
 def test_the_reaper_outlives_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[type[BaseException]] = [SystemExit, RuntimeError, MemoryError]
     naps: list[float] = []
