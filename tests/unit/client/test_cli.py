@@ -37,9 +37,10 @@ def cli(gateway: FakeGateway):
 
 
 def process(gateway: FakeGateway, *arguments: str, **options) -> subprocess.Popen:
-    """The command line as a process of its own."""
+    """The command line as a process of its own; heeds signals also where the tests run under `nohup`."""
+    heeding = ["env", "--default-signal=HUP,INT,TERM"]
     return subprocess.Popen(
-        [sys.executable, "-m", "sandman.cli", *arguments],
+        [*heeding, sys.executable, "-m", "sandman.cli", *arguments],
         env={**os.environ, "SANDMAN_URL": gateway.url, "SANDMAN_TOKEN": TOKEN},
         **{
             "stdout": subprocess.PIPE,

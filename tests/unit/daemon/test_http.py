@@ -237,7 +237,7 @@ def test_an_idle_connection_gives_way_to_a_new_one(
     fresh = start(program=small(tmp_path, MAX_CONNECTIONS=3))
     idle = [fresh.connect() for _ in range(3)]
     for sock in idle:
-        sock.sendall(head("GET", "/v1/info"))
+        sock.sendall(head("GET", "/healthz"))
         sock.recv(65536)
     with fresh.connect() as sock:
         sock.sendall(head("GET", "/v1/info"))
