@@ -1,7 +1,8 @@
 """A daemon that may be asked for anything: PID 1 of a root directory of its own, the rest read-only.
 
 It runs as root and is asked to remove `/`, among other things. So it sees this machine's programs
-and libraries mounted read-only, a few devices, and directories in memory.
+and libraries mounted read-only, a few devices, and directories in memory; and it may have so many
+processes and no more, for sooner or later a shell is told to start itself again and again.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import sys
 import tempfile
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.unit.daemon import harness
@@ -49,6 +51,9 @@ cd "$repository"
 exec env -i "PATH=$PATH" "PYTHONPATH=$PYTHONPATH" "SANDMAN_PORT=$SANDMAN_PORT" \
     "SANDMAN_TOKEN_SHA256=$SANDMAN_TOKEN_SHA256" chroot "$root" sh -c 'cd /work; exec "$@"' sh "$@"
 """
+_PROCESSES_MAX = 512
+_CGROUPS = Path("/sys/fs/cgroup")
+_ENTER = 'echo $$ >"$0/cgroup.procs" && exec "$@"'
 _OWN_NAMESPACES = ("unshare", "--pid", "--fork", "--mount", "--kill-child")
 
 
@@ -59,9 +64,27 @@ def caged() -> Iterator[harness.Daemon]:
     python = os.path.realpath(sys.executable)
     with tempfile.TemporaryDirectory(prefix="fuzz-root-") as root:
         places = (root, str(harness.ROOT), sys.base_prefix)
-        prefix = (*_OWN_NAMESPACES, "sh", "-c", _SETUP, "sh", *places)
-        running = harness.start(*prefix, program=(python, "-m", "daemon", "serve"))
-        try:
-            yield running
-        finally:
-            running.stop()
+        with _few_processes() as entered:
+            prefix = (*entered, *_OWN_NAMESPACES, "sh", "-c", _SETUP, "sh", *places)
+            running = harness.start(*prefix, program=(python, "-m", "daemon", "serve"))
+            try:
+                yield running
+            finally:
+                running.stop()
+
+
+@contextmanager
+def _few_processes() -> Iterator[tuple[str, ...]]:
+    """A command that runs another in a cgroup of its own; version 1 or 2. Root has no other limit of processes."""
+    parent = _CGROUPS / "pids"
+    if (_CGROUPS / "cgroup.subtree_control").exists():
+        parent = _CGROUPS
+        (parent / "cgroup.subtree_control").write_text("+pids")
+    group = parent / f"sandman-fuzz-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "pids.max").write_text(str(_PROCESSES_MAX))
+        yield ("sh", "-c", _ENTER, str(group))
+    finally:
+        assert harness.wait_until(lambda: not (group / "cgroup.procs").read_text())
+        group.rmdir()
