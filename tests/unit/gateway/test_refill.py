@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
+from structlog.testing import CapturingLogger
 
 from gateway import refill
 from gateway.allocation import Allocation, Slot, Statistics, Ticket
@@ -136,15 +137,18 @@ async def test_a_write_that_fails_is_made_again_after_a_pause(autojump_clock, nu
     assert stage.started() == ["held-1"]
 
 
-async def test_a_write_without_effect_is_made_again(autojump_clock, nursery):
+async def test_a_write_without_effect_is_made_again_and_told(autojump_clock, nursery, monkeypatch):
     """An admission policy may refuse it with the status of a patch that did not fit."""
     stage = Stage()
+    told = CapturingLogger()
+    monkeypatch.setattr(refill, "log", told)
     one = stage.hold()
     del stage.cluster.pods[one.uid]
     nursery.start_soon(stage.refill.run)
     await trio.sleep(2 * refill.AGAIN_S + 1)
     assert stage.started() == ["held-1"] * 3
     assert list(stage.roster.held) == [one.uid]
+    assert [call.args for call in told.calls] == [("a placeholder is held still",)] * 2
 
 
 async def test_what_the_watch_tells_decides_who_is_held(autojump_clock):
