@@ -82,6 +82,17 @@ def test_14_term_is_a_chance_to_clean_up(daemon: Daemon, tmp_path: Path) -> None
     assert (tmp_path / "clean").exists()
 
 
+def test_14_who_cleans_up_may_start_programs(daemon: Daemon, tmp_path: Path) -> None:
+    # Their own TERM would end them: only who was there when the end began is asked.
+    script = f"trap 'sleep 0.5; touch {tmp_path}/clean; exit 9' TERM; sleep 60 & wait"
+    result = daemon.sh(script, timeout_s=0.2)
+    assert (result.exit_code, result.timed_out) == (9, True)
+    assert (tmp_path / "clean").exists()
+    script = f"trap 'sleep 0.3 && touch {tmp_path}/slept; exit 9' TERM; sleep 60 & wait"
+    assert daemon.sh(script, timeout_s=0.2).exit_code == 9
+    assert (tmp_path / "slept").exists()
+
+
 def test_14_kill_follows_for_who_ignores_term(daemon: Daemon, mark: str) -> None:
     script = f"trap '' TERM; : {mark}; while :; do sleep 0.05; done"
     result, late = timed(daemon, argv=["bash", "-c", script], timeout_s=0.1)
