@@ -32,6 +32,19 @@ def test_components_build(bed: Bed, chosen: list[str], tmp_path: Path) -> None:
         (one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in objects
     ]
     assert len(set(keys)) == len(keys) > 20
+    if "second-namespace" in chosen:
+        made = [one for one in keys if one[1] == "sandman-sandboxes-2"]
+        assert {one[::2] for one in made} == {
+            one[::2] for one in keys if one[1] == "sandman-sandboxes"
+        }
+        second = [one for one in objects if one["metadata"].get("namespace") == made[0][1]]
+        accounts = [
+            subject["namespace"]
+            for one in second
+            if one["kind"] == "RoleBinding"
+            for subject in one["subjects"]
+        ]
+        assert accounts == ["sandman-system"]
     if "monitoring" in chosen:
         [gateway] = [
             one for one in objects
