@@ -10,7 +10,7 @@ was given before: `_given` remembers that until the pod is gone.
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING
 
 from gateway.fairness import FairQueue, Ticket
@@ -81,6 +81,10 @@ class Allocation:
         cold = sum(order.slot is None for order in self._busy.values())
         waiting = sum(len(queue) for queue in self._queues.values())
         return Statistics(waiting, len(self._slots), len(self._busy) - cold, cold)
+
+    def free(self) -> Counter[str]:
+        """Placeholders that may be given, by pool; those on closed nodes are among them."""
+        return Counter(slot.pool for slot in self._slots.values())
 
     def position(self, ticket: Ticket) -> int | None:
         """Place in the queue, first is 1; None when the ticket does not wait."""

@@ -22,6 +22,7 @@ from sandman.errors import (
     BadRequestError,
     DeletedError,
     ImagePullError,
+    QuotaError,
     SandmanError,
     UnreachableError,
     UnschedulableError,
@@ -149,7 +150,7 @@ class Fulfilment:
             raise
         except RefusedError as refused:
             self._roster.allocation.give_back(order)
-            raise refused.error from refused
+            raise self._refused(taken, refused.error) from refused
         except BaseException as error:
             self._unsettled.append(taken)
             with trio.move_on_after(CLEANUP_S, shield=True):
@@ -202,7 +203,7 @@ class Fulfilment:
     ) -> Instance:
         """The one write; what it answers."""
         if placeholder is None:
-            spec = self._spec(taken.order)
+            spec = self._spec(taken.order, taken.namespace)
             instance = await self._provider.create(spec, taken.name, assignment)
         else:
             instance = await self._provider.claim(placeholder, assignment)
@@ -240,16 +241,27 @@ class Fulfilment:
         when the reply to its creation is lost."""
         if placeholder is not None:
             return placeholder.namespace, placeholder.name
-        spec = self._spec(order)
+        spec = next(iter(self._roster.places(order.ticket.pool)), None)
+        if spec is None:
+            raise _went_away(order)
         # A pool's name is a label's value, which may hold what a pod's name may not.
         part = re.sub(r"[^a-z0-9]+", "-", spec.name.lower()).strip("-")
         return spec.namespace, f"sandman-cold-{part}-{secrets.token_hex(5)}"
 
-    def _spec(self, order: Order) -> PoolSpec:
-        spec = self._roster.pools.get(order.ticket.pool)
+    def _spec(self, order: Order, namespace: str) -> PoolSpec:
+        spec = self._roster.spec(order.ticket.pool, namespace)
         if spec is None:
-            raise BadRequestError(f"pool {order.ticket.pool!r} went away", field="pool")
+            raise _went_away(order)
         return spec
+
+    def _refused(self, taken: _Taken, error: SandmanError) -> Exception:
+        """What a refusal means: a quota that is used up leaves the pool's other namespaces."""
+        if taken.order.slot is None and isinstance(error, QuotaError):
+            self._roster.is_full(taken.namespace)
+            best = next(iter(self._roster.places(taken.order.ticket.pool)), None)
+            if best is not None and best.namespace != taken.namespace:
+                return ClaimLostError(taken.name)
+        return error
 
     def made_before(self, key: str) -> Instance | None:
         """The living sandbox of this idempotency key, none that is about to be deleted."""
@@ -339,3 +351,7 @@ class Fulfilment:
         if not now.running:
             return ImagePullError(f"{now.image} was not there in time", sandbox=instance.id)
         return UnreachableError("the daemon did not answer in time", sandbox=instance.id)
+
+
+def _went_away(order: Order) -> BadRequestError:
+    return BadRequestError(f"pool {order.ticket.pool!r} went away", field="pool")

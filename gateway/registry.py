@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from typing import TYPE_CHECKING, Protocol
 
 from sandman import names
@@ -38,6 +38,8 @@ class Registry:
         self._by_id: dict[str, str] = {}
         self._by_key: dict[str, set[str]] = defaultdict(set)
         self._by_tenant: dict[str, set[str]] = defaultdict(set)
+        self.pods: Counter[tuple[str, str]] = Counter()
+        """How many there are by namespace and pool."""
         self._ended: OrderedDict[str, tuple[str | None, Ending]] = OrderedDict()
         self._keep_ended = keep_ended
         self._calls: dict[str, set[Cancellable]] = defaultdict(set)
@@ -169,6 +171,7 @@ class Registry:
     def _index(self, instance: Instance) -> None:
         self._by_uid[instance.uid] = instance
         self._by_id[instance.id] = instance.uid
+        self.pods[instance.namespace, instance.pool] += 1
         if instance.key is not None:
             self._by_key[instance.key].add(instance.uid)
         if instance.tenant is not None:
@@ -179,6 +182,7 @@ class Registry:
         if old is None:
             return
         self._by_id.pop(old.id, None)
+        self.pods[old.namespace, old.pool] -= 1
         for index, value in ((self._by_key, old.key), (self._by_tenant, old.tenant)):
             if value is not None and value in index:
                 index[value].discard(uid)

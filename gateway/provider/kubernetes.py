@@ -6,6 +6,7 @@ Here Kubernetes errors become ours; nothing of `sandman.service.kube` goes furth
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import structlog
@@ -25,7 +26,7 @@ from sandman.service import kube
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.model import Assignment, Ending, Instance, PoolSpec
+    from gateway.model import Assignment, Ending, Instance, PoolSpec, Tier
 
 log = structlog.get_logger()
 
@@ -51,12 +52,14 @@ class KubernetesProvider:
     def __init__(self, api: kube.Kube, wall: Callable[[], float]) -> None:
         self._api = api
         self._wall = wall
+        self.claim_writes: Counter[str] = Counter()
+        """Writes that callers wait for, by tier; those that were refused too."""
 
     async def claim(self, instance: Instance, assignment: Assignment) -> Instance:
         """See `Provider.claim`."""
         operations = patches.claim(instance, assignment, self._wall())
         try:
-            pod = await self._patch(instance, operations)
+            pod = await self._patch(instance, operations, assignment.tier)
         except (kube.InvalidError, kube.NotFoundError) as error:
             if isinstance(error, kube.InvalidError) and not error.is_patch_failure:
                 raise RefusedError(
@@ -69,13 +72,17 @@ class KubernetesProvider:
             raise _failure(error) from error
         return pods.instance(pod)
 
-    async def _patch(self, instance: Instance, operations: list[patches.Operation]) -> kube.Pod:
+    async def _patch(
+        self, instance: Instance, operations: list[patches.Operation], tier: Tier
+    ) -> kube.Pod:
         """Once more when others (the kubelet) wrote the pod all the time: a 409 was not carried out."""
         for _ in range(CONFLICT_TRIES - 1):
+            self.claim_writes[tier.value] += 1
             with contextlib.suppress(kube.ConflictError):
                 return await self._api.patch_json(
                     kube.PODS, instance.name, operations, namespace=instance.namespace
                 )
+        self.claim_writes[tier.value] += 1
         return await self._api.patch_json(
             kube.PODS, instance.name, operations, namespace=instance.namespace
         )
@@ -83,6 +90,7 @@ class KubernetesProvider:
     async def create(self, spec: PoolSpec, name: str, assignment: Assignment) -> Instance:
         """See `Provider.create`."""
         body = patches.cold_pod(spec, name, assignment)
+        self.claim_writes[assignment.tier.value] += 1
         try:
             pod = await self._api.create(kube.PODS, body, namespace=spec.namespace)
         except kube.KubeError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 
 import trio
 
@@ -17,11 +18,11 @@ from gateway.daemons import NotListeningError
 from gateway.fulfilment import Fulfilment
 from gateway.model import Assignment, Ending, Instance, PoolSpec
 from gateway.pool import Pool
-from gateway.provider import ClaimLostError, Gone, News, PoolSeen, Seen, Synced
+from gateway.provider import ClaimLostError, Gone, News, PoolSeen, RefusedError, Seen, Synced
 from gateway.registry import Registry
 from gateway.roster import Roster
 from sandman import names, wire
-from sandman.errors import BadRequestError
+from sandman.errors import BadRequestError, QuotaError
 
 BASE = "registry.example/base:1"
 TASK = "registry.example/task:1"
@@ -52,14 +53,17 @@ class FakeCluster:
         self.fail_starts: list[Exception] = []
         self.fail_discards: list[Exception] = []
         self.writes: list[tuple[str, str]] = []
+        self.quotas: dict[str, float] = {}
+        """Pods there may be, by namespace."""
         self.delay_before = 0.0
         self.delay_after = 0.0
         self._count = itertools.count(1)
 
     # --- what a test does to it ---
 
-    def pool(self, name: str = "root", *, image: str = BASE, swap: bool = True) -> None:
-        self.send.send_nowait(PoolSeen(PoolSpec("ns", name, image, swap, 1, None)))
+    def pool(self, name: str = "root", *, image: str = BASE, swap: bool = True, **more) -> None:
+        values = {"namespace": "ns", "wanted": 1, "most": None, **more}
+        self.send.send_nowait(PoolSeen(PoolSpec(name=name, image=image, swap=swap, **values)))
 
     def tell_anew(self) -> None:
         """All there is, into a new channel: for a gateway that only begins."""
@@ -78,10 +82,11 @@ class FakeCluster:
         up_in: float = 0.0,
         address: str | None = None,
         key_id: str = "",
+        namespace: str = "ns",
     ) -> Instance:
         number = next(self._count)
         pod = Instance(
-            namespace="ns", name=f"pod-{number}", uid=f"{number:08d}-uid", version="1", pool=pool,
+            namespace=namespace, name=f"pod-{number}", uid=f"{number:08d}-uid", version="1", pool=pool,
             state=names.STATE_FREE, image=image, node="n1", address=address or f"10.0.0.{number}",
             nonce=f"nonce-{number}", key_id=key_id, running=True,
         )  # fmt: skip
@@ -118,6 +123,10 @@ class FakeCluster:
 
     async def create(self, spec: PoolSpec, name: str, assignment: Assignment) -> Instance:
         await trio.sleep(self.delay_before)
+        if sum(one.namespace == spec.namespace for one in self.pods.values()) >= self.quotas.get(
+            spec.namespace, math.inf
+        ):
+            raise RefusedError(QuotaError(f"exceeded quota in {spec.namespace}", retry_after=5.0))
         number = next(self._count)
         assert all(one.name != name for one in self.pods.values())
         self.writes.append(("create", name))
