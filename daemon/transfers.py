@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from daemon import config, digest, http1, paths, removal
 from daemon.exchange import CallerGoneError, Response
-from daemon.files import Writer, open_for_reading, remove
+from daemon.files import Writer, open_for_reading
 from daemon.replies import dump
 from sandman import names
 from sandman.errors import BadRequestError, TooLargeError
@@ -63,7 +63,7 @@ class Transfers:
             if recursive:
                 removal.remove_tree(asked.path)
             else:
-                remove(asked.path)
+                removal.remove(asked.path)
         exchange.respond(Response(204))
 
 

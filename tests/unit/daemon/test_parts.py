@@ -42,7 +42,7 @@ from sandman.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-from tests.unit.daemon.harness import names_in, wait_until
+from tests.unit.daemon.harness import ROOT, names_in, wait_until
 
 DIGEST = "ab" * 32
 
@@ -513,6 +513,15 @@ def test_an_errno_that_nobody_foresaw_is_still_the_paths() -> None:
     assert (found.detail, found.facts) == ("/x: Stale file handle", {"errno": "ESTALE"})
     assert files.translate(OSError(4711, "odd"), b"/x").facts == {"errno": "4711"}
     assert files.translate(OSError("no number"), b"/x").facts == {"errno": "0"}
+
+
+@pytest.mark.parametrize("number", sorted({*files.ERRORS, *kernel.NO_ROOM}))
+def test_each_errno_is_told_and_documented(number: int) -> None:
+    found = files.translate(os_error(number), b"/x")
+    name = errno.errorcode[number]
+    assert found.facts == {"errno": name}
+    rows = (ROOT / "docs" / "api.md").read_text().splitlines()
+    assert any(row.startswith(f"| `{found.reason}`") and f"`{name}`" in row for row in rows)
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
