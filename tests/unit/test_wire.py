@@ -185,6 +185,13 @@ def test_what_is_no_object(data: bytes) -> None:
         wire.load_object(data)
 
 
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '{"env": {"a": "1", "a": "2"}}'])
+def test_a_member_that_is_there_twice_is_named(text: str) -> None:
+    with pytest.raises(BadRequestError, match="ambiguous") as caught:
+        wire.load_object(text.encode())
+    assert caught.value.field == "a"
+
+
 def test_stdin_as_text_or_base64() -> None:
     encoded = base64.b64encode(b"\xff\0").decode()
     assert wire.ExecSpec.from_json({"argv": ["a"], "stdin_b64": encoded}).stdin == b"\xff\0"
