@@ -52,7 +52,7 @@ def translate(error: OSError, path: bytes) -> SandmanError:
     """
     number = error.errno or 0
     text = f"{os.fsdecode(path)}: {error.strerror or error}"
-    facts = {"errno": errno.errorcode.get(number, str(number))}
+    facts = kernel.name_of(error)
     if number in kernel.NO_ROOM:
         return UnreachableError(text, field="path", cause="sandbox", retry_after=1.0, facts=facts)
     cls = ERRORS.get(number, PathDeniedError)

@@ -104,7 +104,7 @@ results = st.builds(
     signal=st.none() | st.integers(1, 64),
     timed_out=st.booleans(),
     abandoned=st.booleans(),
-    start_error=st.none() | st.sampled_from(["not_found", "not_executable"]),
+    start_error=st.none() | st.sampled_from(wire.START_ERRORS),
     stdout=st.binary(max_size=60),
     stderr=st.binary(max_size=60),
     stdout_bytes=st.integers(0, 2**63 - 1),
