@@ -185,6 +185,9 @@ class ExecSpec(NamedTuple):
             raise BadRequestError("give exactly one of argv and shell", field="argv")
         if argv is not None and (not argv or not argv[0]):
             raise BadRequestError("argv needs a program as its first item", field="argv")
+        login = reader.flag("login")
+        if login and shell is None:
+            raise reader.fail("login", "absent with argv: a program is no shell")
         spec = cls(
             argv=argv,
             shell=shell,
@@ -196,7 +199,7 @@ class ExecSpec(NamedTuple):
             timeout_s=reader.seconds("timeout_s"),
             merge_stderr=reader.flag("merge_stderr"),
             output_limit=reader.count("output_limit", DEFAULT_OUTPUT_LIMIT, MAX_OUTPUT_LIMIT),
-            login=reader.flag("login"),
+            login=login,
             exec_id=reader.text("exec_id"),
             detached=reader.flag("detached"),
             attached_grace_s=reader.seconds("attached_grace_s"),

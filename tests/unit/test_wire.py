@@ -79,7 +79,7 @@ specs = st.builds(
     timeout_s=st.none() | st.floats(0.001, 1e8),
     merge_stderr=st.booleans(),
     output_limit=st.integers(0, wire.MAX_OUTPUT_LIMIT),
-    login=st.booleans(),
+    login=st.just(False),
     exec_id=st.none() | st.text("abc._-", min_size=1, max_size=64),
     detached=st.booleans(),
     attached_grace_s=st.none() | st.floats(0.001, wire.MAX_ATTACHED_GRACE_S),
@@ -190,6 +190,20 @@ def test_a_member_that_is_there_twice_is_named(text: str) -> None:
     with pytest.raises(BadRequestError, match="ambiguous") as caught:
         wire.load_object(text.encode())
     assert caught.value.field == "a"
+
+
+def test_a_program_is_no_login_shell() -> None:
+    with pytest.raises(BadRequestError) as caught:
+        wire.ExecSpec.from_json({"argv": ["a"], "login": True})
+    assert caught.value.field == "login"
+    assert wire.ExecSpec.from_json({"argv": ["a"], "login": False}).argv == ("a",)
+
+
+@pytest.mark.parametrize("workdir", ["", "rel", "./rel", "~"])
+def test_a_sandboxs_directory_is_absolute(workdir: str) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        wire.Claim.from_json({"claim_id": "c", "workdir": workdir})
+    assert caught.value.field == "workdir"
 
 
 def test_stdin_as_text_or_base64() -> None:
