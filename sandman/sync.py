@@ -20,23 +20,26 @@ from sandman._core.values import (
     Stdout,
     TreeInfo,
 )
+from sandman._sync.bodies import Data
 from sandman._sync.client import Client, SandboxOptions
 from sandman._sync.command import ExecOptions
-from sandman._sync.files import Files
+from sandman._sync.files import Files, FileStream, Remote, User
 from sandman._sync.follow import Follow
 from sandman._sync.process import Process
 from sandman._sync.sandbox import Sandbox
 from sandman._sync.session import Session, SessionOptions
 from sandman._sync.stream import ExecStream
 from sandman._sync.terminal import Terminal
+from sandman._sync.trees import Progress
 from sandman.handles import Gap, ProcessInfo
 from sandman.sessions import SessionInfo, SessionResult
 from sandman.terminal import TerminalSpec
 from sandman.wire import ExecResult
 
 __all__ = [
-    "Client", "CommandError", "ConfigurationError", "EntryInfo", "Event", "ExecOptions", "ExecResult",
-    "ExecStream", "FileInfo", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process", "ProcessInfo",
-    "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Session", "SessionInfo", "SessionOptions",
-    "SessionResult", "Stderr", "Stdout", "Terminal", "TerminalSpec", "TreeInfo",
+    "Client", "CommandError", "ConfigurationError", "Data", "EntryInfo", "Event", "ExecOptions", "ExecResult",
+    "ExecStream", "FileInfo", "FileStream", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process",
+    "ProcessInfo", "Progress", "Remote", "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Session",
+    "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Terminal", "TerminalSpec",
+    "TreeInfo", "User",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from daemon import http1
 from gateway import config as gateway_config
 from gateway.allocation import Allocation
 from gateway.metrics import Metrics
@@ -65,6 +66,11 @@ def test_every_error_is_documented_with_status_and_cause(reason):
     row = f"| `{reason}` | {cls.status} | {cls.cause} |"
     assert row in text("docs/api.md")
     assert re.search(rf"{cls.__name__} +{cls.status} {reason}\b", errors.__doc__ or "")
+
+
+@pytest.mark.parametrize("status", sorted(http1.REASONS.keys() - {200, 204}))
+def test_every_status_of_the_daemon_is_documented(status):
+    assert re.search(rf"\b{status}\b", text("docs/api.md"))
 
 
 def test_every_route_is_documented():
