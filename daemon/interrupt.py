@@ -7,7 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from daemon import tree
-from daemon.stop import Look, kill_frozen, send
+from daemon.stop import Look, kill_surely, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +79,7 @@ class Interrupt:
             if group not in {0, self._shell.pid}:
                 os.killpg(group, signal.SIGKILL)
             return
-        kill_frozen(self._look() or (), self._look)
+        kill_surely(self._look() or (), self._look)
         if self._terminal.foreground == self._shell.pid:
             send(self._shell.pid, signal.SIGINT)
 

@@ -32,9 +32,11 @@ _FIRST_LOOK_S = 0.02
 _LAST_LOOK_S = 0.1
 _ROUNDS = 50
 """A fork bomb may outrun the freezing or the killing for some rounds; the next step begins anew."""
-_DOUBTS = 5
+_DOUBTS = 3
 """Looks in a row that found nobody and are no proof of it. Then all are stopped for a moment, to be sure:
 a neighbour that starts hundreds a second feels it, but not at each end of a command."""
+_DOUBT_S = 0.005
+"""Between such looks: the answer waits for them."""
 _LOOKS = 3
 _SETTLE_S = 0.005
 """For forks that were under way when all were stopped: their children are stopped, too, once there."""
@@ -93,6 +95,7 @@ class Stop:
     def step(self, now: float) -> None:
         """Look who is left and send what is due."""
         alive = self._look()
+        self._doubts = 0 if alive or self._look.is_sure else self._doubts + 1
         if alive is None:
             self._step_blindly(now)
         elif not alive:
@@ -106,7 +109,6 @@ class Stop:
 
     def _step_alone(self) -> None:
         """Nobody was found."""
-        self._doubts = 0 if self._look.is_sure else self._doubts + 1
         if self._doubts > _DOUBTS:
             if _kill_all_stopped(self._look):
                 return
@@ -121,6 +123,9 @@ class Stop:
         is_late = now >= max(self._kill_at, self._killed_at) + GIVE_UP_S
         if is_late or now >= self._kill_at + STUBBORN_S:
             self.is_done = True
+        if self._doubts:
+            self.next_at = now + _DOUBT_S
+            return
         self.next_at = now + self._wait
         if now < self._kill_at:
             self.next_at = min(self.next_at, self._kill_at)
@@ -181,8 +186,18 @@ def send(pid: int, number: int) -> None:
         return
 
 
+def kill_surely(alive: Iterable[int], look: Look) -> set[int]:
+    """As `kill_frozen`, and then look until it is certain that nobody is left."""
+    killed = kill_frozen(alive, look)
+    for _ in range(_DOUBTS):
+        if look.is_sure:
+            return killed
+        killed |= kill_frozen(look() or (), look)
+    return killed | _kill_all_stopped(look)
+
+
 def kill_frozen(alive: Iterable[int], look: Look) -> set[int]:
-    """Stop until nobody new is found, then kill all, until nobody new is found after that, for sure; who
+    """Stop until nobody new is found, then kill all, until nobody new is found after that, either; who
     was killed.
 
     A process that is within a fork when it is stopped stops behind it. On a busy machine it may stay there
@@ -191,7 +206,8 @@ def kill_frozen(alive: Iterable[int], look: Look) -> set[int]:
     killed: set[int] = set()
     frozen: set[int] = set()
     fresh = set(alive)
-    doubts = 0
+    if not fresh:
+        return killed
     for _ in range(_ROUNDS):
         for pid in fresh:
             send(pid, signal.SIGSTOP)
@@ -204,11 +220,8 @@ def kill_frozen(alive: Iterable[int], look: Look) -> set[int]:
         killed |= frozen
         frozen = set()
         fresh = set(look() or ()) - killed
-        doubts = 0 if fresh else doubts + 1
-        if not fresh and look.is_sure:
+        if not fresh:
             return killed
-        if doubts > _DOUBTS:
-            break
     for pid in frozen | fresh:
         send(pid, signal.SIGKILL)
     return killed | frozen | fresh | _kill_all_stopped(look)
@@ -242,7 +255,7 @@ def kill_now(process: Process, others: list[tree.Life]) -> None:
     """Kill a command's tree without a grace."""
     look = Look(lambda rows: tree.members(rows, process.life, others))
     leader = {process.pid} if process.end is None else set()  # else its number may be another's
-    kill_frozen(leader.union(look() or ()), look)
+    kill_surely(leader.union(look() or ()), look)
 
 
 def kill_everything(boot_id: str, spared: int = 0) -> None:
@@ -254,4 +267,4 @@ def kill_everything(boot_id: str, spared: int = 0) -> None:
             an orphan without it may be the pod's own.
     """
     look = Look(lambda rows: tree.descendants(rows, os.getpid(), boot_id, spared))
-    kill_frozen(look() or (), look)
+    kill_surely(look() or (), look)

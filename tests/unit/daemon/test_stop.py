@@ -87,7 +87,7 @@ def test_all_are_stopped_at_once_where_they_can_be_reached(
 
 def test_a_look_that_may_have_missed_somebody_is_no_proof(sent: list[tuple[int, int]]) -> None:
     look = Looks([{1}, set(), set(), {2}, {2}], unsure=4)
-    assert stop.kill_frozen({1}, look) == {1, 2}
+    assert stop.kill_surely({1}, look) == {1, 2}
     assert sent[-1] == (2, signal.SIGKILL)
     assert look.is_sure
 
@@ -101,7 +101,7 @@ def test_when_no_look_is_proof_all_are_stopped_to_be_sure(
         for _ in itertools.count()
     )
     look = Looks(found, unsure=1000)
-    assert stop.kill_frozen({1}, look) == {1, 5}
+    assert stop.kill_surely({1}, look) == {1, 5}
     first = sent.index((-1, signal.SIGSTOP))
     assert sent[first:] == [(-1, signal.SIGSTOP), (5, signal.SIGKILL), (-1, signal.SIGCONT)]
 
@@ -126,6 +126,7 @@ def test_an_end_that_no_look_proves_is_made_sure_by_stopping_all(
     monkeypatch.setattr(ending, "_look", Looks([set()] * (stop._DOUBTS + 1) + [{5}], unsure=1000))
     for _ in range(stop._DOUBTS + 1):
         assert not ending.is_done
+        assert ending.next_at <= stop._DOUBT_S  # the answer waits for it
         ending.step(0.0)
     assert (5, signal.SIGKILL) in sent
     assert not ending.is_done
