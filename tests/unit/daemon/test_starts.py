@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +14,7 @@ from sandman import wire
 from tests.unit.daemon.harness import ROOT, Daemon, problem, serve_by
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 MOST = 32 * os.sysconf("SC_PAGE_SIZE") - 1
 """Bytes of one argument."""
@@ -139,17 +141,15 @@ def test_each_word_is_documented() -> None:
 
 
 @pytest.fixture
-def theirs(tmp_path: Path) -> Path:
-    """A directory of uid 1 alone, below one that all may pass."""
-    place = tmp_path / "theirs"
-    place.mkdir()
-    for above in (tmp_path, *list(tmp_path.parents)[:3]):
-        if above.stat().st_uid == os.geteuid() and above.name.startswith("pytest"):
-            above.chmod(0o755)
-    tmp_path.chmod(0o755)
-    os.chown(place, 1, 1)
-    place.chmod(0o700)
-    return place
+def theirs() -> Iterator[Path]:
+    """A directory of uid 1 alone, below one that all may pass; pytest's own are closed to others."""
+    with tempfile.TemporaryDirectory(prefix="sandman-starts-") as above:
+        Path(above).chmod(0o755)
+        place = Path(above) / "theirs"
+        place.mkdir()
+        os.chown(place, 1, 1)
+        place.chmod(0o700)
+        yield place
 
 
 @as_root
