@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 import yaml
@@ -24,7 +25,6 @@ from sandman import names
 from tests.cluster.audit import AuditLog, Write
 from tests.cluster.bed import Bed, kubectl
 from tests.cluster.deployed import Deployed, deploy
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sandman.client import Resources
