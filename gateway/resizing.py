@@ -27,6 +27,8 @@ ACTUATED_S = 10.0
 """Seconds for a kubelet to do it: 0.5 to 2 when it has nothing else to do. A new pod takes one."""
 GIVEN_UP = frozenset({"Deferred", "Infeasible", "Error"})
 """What a kubelet says of a resize that it does not do, now or ever."""
+NO_ROOM = "enough allocatable resources"
+"""What an API server (1.36) says of a resize that the pod's node could never do; others leave it to the kubelet."""
 
 
 class NotResizedError(Exception):
@@ -70,7 +72,7 @@ class Resizing:
             log.warning("a resize was refused", pod=instance.name, error=str(error))
             if enough:
                 return None
-            raise NotResizedError(str(error), fresh=True) from error
+            raise NotResizedError(str(error), fresh=NO_ROOM not in str(error)) from error
         return wanted
 
     async def finish(self, instance: Instance, wanted: Bounds) -> None:

@@ -146,6 +146,19 @@ async def test_a_resize_that_the_server_refuses_leads_to_a_new_pod_at_once(
     whole(pool)
 
 
+async def test_a_node_that_is_too_small_by_the_servers_word_leaves_the_other_placeholders(
+    autojump_clock, bed
+):
+    cluster, pool = bed
+    word = "node didn't have enough allocatable resources: cpu, requested: 4000, allocatable: 2000"
+    cluster.fail_resizes = [RefusedError(InternalError(word))]
+    await placeholders(cluster, "small", "n2")
+    made = await pool.allocate("acme", request(), None)
+    assert (made.instance.tier, made.instance.node) == (Tier.SWAP.value, "n2")
+    assert writes(cluster) == ["claim", "delete", "claim", "resize"]
+    whole(pool)
+
+
 @pytest.mark.parametrize("how", ["refused", "deferred", "never"])
 async def test_what_cannot_be_made_smaller_is_handed_over_as_it_is(autojump_clock, bed, how):
     cluster, pool = bed
