@@ -86,9 +86,10 @@ def cold_pod(spec: PoolSpec, name: str, assignment: Assignment) -> dict[str, Any
     body["containers"][0]["image"] = assignment.image
     if assignment.resources != NO_AMOUNTS:
         bounds = sizing.as_json(sizing.scaled(spec.bounds, assignment.resources))
-        resources = body["containers"][0].setdefault("resources", {})
+        resources = body["containers"][0].get("resources") or {}
         for kind, values in bounds.items():
             resources[kind] = {**(resources.get(kind) or {}), **values}
+        body["containers"][0]["resources"] = resources
     body["activeDeadlineSeconds"] = _deadline(assignment, 0.0)
     gates = body.pop("schedulingGates", None) or ()
     # Somebody waits for this one.

@@ -133,7 +133,10 @@ async def test_a_new_pod_has_the_resources_that_were_asked_for():
         assert RESOURCES["limits"] == {"cpu": "2", "memory": "4Gi"}, (
             "the pool's own template changed"
         )
-        bare = await provider.create(SPEC, "bare", assignment(resources=Amounts(500)))
+        nothing = template()
+        nothing["spec"]["containers"][0]["resources"] = None
+        unsized = dataclasses.replace(SPEC, template=nothing)
+        bare = await provider.create(unsized, "bare", assignment(resources=Amounts(500)))
         assert bare.bounds == Bounds(Amounts(500), Amounts(500))
 
 

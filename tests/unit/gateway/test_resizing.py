@@ -228,6 +228,15 @@ async def test_one_that_cannot_be_finished_makes_way_for_another(autojump_clock,
     assert again.instance.bounds == GROWN
 
 
+async def test_another_class_of_nodes_is_another_request(autojump_clock, bed):
+    cluster, pool = bed
+    cluster.pool(bounds=BOUNDS, node_class="big")
+    await placeholders(cluster, "n1")
+    await pool.allocate("acme", request(Amounts(), node_class="big"), "k")
+    with pytest.raises(ConflictError):
+        await pool.allocate("acme", request(Amounts()), "k")
+
+
 async def test_who_asked_for_nothing_has_the_same_fingerprint_as_ever(autojump_clock, bed):
     cluster, pool = bed
     await placeholders(cluster, "n1")
