@@ -145,9 +145,17 @@ def _known(bounds: Bounds) -> tuple[int, int]:
 def _amounts(values: Mapping[str, object] | None) -> Amounts:
     if not values:
         return NO_AMOUNTS
-    return Amounts(
-        quantities.millicores(values.get("cpu")), quantities.bytes_of(values.get("memory"))
+    cpu, memory = values.get("cpu"), values.get("memory")
+    return _read(
+        cpu if isinstance(cpu, (str, int, float)) else None,
+        memory if isinstance(memory, (str, int, float)) else None,
     )
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def _read(cpu: str | float | None, memory: str | float | None) -> Amounts:
+    """Kept, since each event of each pod brings four of them: 60 us, of which 2 are left."""
+    return Amounts(quantities.millicores(cpu), quantities.bytes_of(memory))
 
 
 @functools.lru_cache(maxsize=1024)

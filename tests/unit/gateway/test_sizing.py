@@ -46,6 +46,8 @@ def test_a_templates_bounds():
         {"spec": {"containers": [{"resources": None}]}},
     ):
         assert sizing.of_template(bare) == NO_BOUNDS
+    assert sizing.of_resources({"cpu": ["1"], "memory": True}, {"cpu": 1}).limits == Amounts(1000)
+    assert sizing.of_resources({"cpu": ["1"], "memory": True}, None) == NO_BOUNDS
     assert sizing.of_resources({"cpu": "nonsense"}, {"memory": "1Gi"}).limits == Amounts(None, GI)
 
 
