@@ -204,6 +204,8 @@ class Allocation:
 
     def _choose(self, ticket: Ticket) -> Slot | None:
         """The best slot: the same image first, then any whose image may be changed."""
+        if ticket.is_fresh:
+            return None
         images = self._free.get(ticket.pool, {})
         warm = self._first(images.get(ticket.image, OrderedDict()), changed=False)
         if warm is not None:

@@ -84,6 +84,8 @@ class Ticket:
     run: str = ""
     purpose: Purpose = Purpose.TRAIN
     weight: float = 1.0
+    is_fresh: bool = False
+    """Whether only a new pod will do: placeholders were tried."""
 
 
 Line = OrderedDict[int, Ticket]

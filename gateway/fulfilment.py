@@ -17,6 +17,7 @@ import trio
 from gateway.daemons import NotListeningError
 from gateway.model import DEFAULT_SHARE, Assignment, Ending, Ready, Share, Timings
 from gateway.provider import ClaimLostError, RefusedError
+from gateway.resizing import Resizing
 from sandman import wire
 from sandman.errors import (
     BadRequestError,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from gateway.allocation import Order
     from gateway.config import Settings
     from gateway.daemons import Daemons
-    from gateway.model import Instance, PoolSpec, SandboxRequest
+    from gateway.model import Amounts, Instance, PoolSpec, SandboxRequest
     from gateway.provider import Provider
     from gateway.roster import Roster
 
@@ -112,6 +113,7 @@ class Fulfilment:
         self._roster = roster
         self._settings = settings
         self._wall = wall
+        self.resizing = Resizing(provider, roster)
         self._unsettled: list[_Taken] = []
         self.in_hand: set[str] = set()
         """Claims that are being carried out: their pods are known, and nobody's yet."""
@@ -145,7 +147,7 @@ class Fulfilment:
                 assignment.expires_at,
                 want.request,
             )
-            info = await self.wait_ready(instance, claim)
+            info = await self.ready(instance, claim, want.request.resources)
         except ClaimLostError:
             raise
         except RefusedError as refused:
@@ -186,6 +188,19 @@ class Fulfilment:
             lease=lease,
         )
 
+    async def ready(self, instance: Instance, claim: wire.Claim, asked: Amounts) -> wire.Info:
+        """As `wait_ready`, with the resources that were asked for.
+
+        Raises:
+            NotResizedError: it does not get them.
+            SandmanError: why it will not become ready.
+        """
+        wanted = await self.resizing.begin(instance, asked)
+        info = await self.wait_ready(instance, claim)
+        if wanted is not None:
+            await self.resizing.finish(instance, wanted)
+        return info
+
     async def wait_ready(self, instance: Instance, claim: wire.Claim) -> wire.Info:
         """Dial the daemon until it accepts the claim, or until the pod's news say that it never will.
 
@@ -225,6 +240,7 @@ class Fulfilment:
             request=want.record,
             run=want.request.run,
             key=want.key,
+            resources=want.request.resources,
         )
 
     def _placeholder(self, order: Order) -> Instance | None:
@@ -267,6 +283,13 @@ class Fulfilment:
         """The living sandbox of this idempotency key, none that is about to be deleted."""
         given_up = frozenset(taken.claim_id for taken in self._unsettled)
         return self._roster.registry.with_key(key, now=self._wall(), given_up=given_up)
+
+    async def give_up(self, instance: Instance) -> None:
+        """Delete a sandbox that is not what was asked for; what cannot be deleted now has its lease."""
+        ending = Ending("released", "it could not be resized", at=self._wall())
+        await self._provider.delete(instance)
+        self._roster.registry.remember(instance, ending)
+        self._roster.registry.remove(instance.uid, ending)
 
     async def _settle(self, taken: _Taken) -> None:
         """Delete what the order took. A placeholder that does not carry the claim, and did not some

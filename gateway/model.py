@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sandman import errors
 
@@ -52,6 +52,31 @@ class Share:
 DEFAULT_SHARE = Share()
 
 
+class Amounts(NamedTuple):
+    """So much cpu and memory; None where nothing is said of it."""
+
+    cpu: int | None = None
+    """Millicores."""
+    memory: int | None = None
+    """Bytes."""
+
+
+NO_AMOUNTS = Amounts()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bounds:
+    """A container's cpu and memory."""
+
+    requests: Amounts = NO_AMOUNTS
+    """What the scheduler sets aside for it."""
+    limits: Amounts = NO_AMOUNTS
+    """The most that it may use."""
+
+
+NO_BOUNDS = Bounds()
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Principal:
     """Who calls. `sandbox` and `boot_id` are set when the token is that of one sandbox."""
@@ -77,6 +102,10 @@ class SandboxRequest:
     max_s: float
     wait_s: float
     purpose: Purpose = Purpose.TRAIN
+    resources: Amounts = NO_AMOUNTS
+    node_class: str | None = None
+    names_pool: bool = True
+    """Whether the caller named the pool; else the gateway chooses one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -124,6 +153,12 @@ class Instance:
     started_at: float | None = None
     expires_at: float | None = None
     request: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    bounds: Bounds = NO_BOUNDS
+    """What its container shall have."""
+    actual: Bounds | None = None
+    """What it has, as its kubelet says; None while it has said nothing."""
+    resize: str = ""
+    """What the kubelet says of a resize that is not done: `Deferred`, `Infeasible`, `Error`, `InProgress`."""
     hold: int | None = None
     """Place of our gate among the pod's scheduling gates; None: nothing of ours holds it."""
     running: bool = False
@@ -158,6 +193,8 @@ class Assignment:
     """What was asked for, as it is kept on the pod and told to the caller again."""
     run: str | None = None
     key: str | None = None
+    resources: Amounts = NO_AMOUNTS
+    """Of a new pod: what was asked for."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -174,6 +211,14 @@ class PoolSpec:
     """Most pods of this pool at once, free and leased; None: no limit of the pool's own."""
     template: Mapping[str, object] = dataclasses.field(default_factory=dict)
     """The Deployment's pod template, as it stands."""
+    bounds: Bounds = NO_BOUNDS
+    """What the template gives the sandbox's container."""
+    resize: bool = False
+    """Whether a sandbox may be given other resources in place."""
+    node_class: str | None = None
+    """Class of the nodes that its pods are on."""
+    choose: bool = False
+    """Whether it may be chosen for a request that names no pool."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

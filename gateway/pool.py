@@ -7,6 +7,7 @@ either handed over or deleted, and its place in the queue is given up.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -15,15 +16,16 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
+from gateway import choice, sizing
 from gateway.daemons import NotListeningError
 from gateway.fairness import PLACE_MAX, Ticket
 from gateway.fulfilment import Want
-from gateway.model import DEFAULT_SHARE, Ready, Share, Timings
+from gateway.model import DEFAULT_SHARE, NO_AMOUNTS, Ready, Share, Timings
 from gateway.outcomes import Outcomes
 from gateway.provider import ClaimLostError
+from gateway.resizing import NotResizedError
 from gateway.roster import is_free
 from sandman.errors import (
-    BadRequestError,
     CapacityError,
     ConflictError,
     QuotaError,
@@ -123,14 +125,15 @@ class Pool:
             SandmanError: the image or the pod failed.
         """
         with self.outcomes.of(request.pool, self._roster.pools) as outcome:
-            return outcome.made(await self._allocate_once(tenant, request, key, share))
+            spec = choice.pool_of(request, self._roster.pools)
+            outcome.pool = spec.name
+            return outcome.made(await self._allocate_once(tenant, request, spec, key, share))
 
     async def _allocate_once(
-        self, tenant: str, request: SandboxRequest, key: str | None, share: Share
+        self, tenant: str, request: SandboxRequest, spec: PoolSpec, key: str | None, share: Share
     ) -> Ready:
-        spec = self._spec(request.pool)
         want = Want(
-            request=request,
+            request=dataclasses.replace(request, pool=spec.name),
             image=request.image or spec.image,
             tenant=tenant,
             key=None if key is None else key_label(tenant, key),
@@ -143,13 +146,6 @@ class Pool:
         async with self._alone(want.key, want.deadline):
             made = self._fulfilment.made_before(want.key)
             return await (self._allocate(want) if made is None else self._again(made, want))
-
-    def _spec(self, name: str) -> PoolSpec:
-        spec = self._roster.pools.get(name)
-        if spec is None:
-            known = ", ".join(sorted(self._roster.pools)) or "none"
-            raise BadRequestError(f"no pool {name!r}; there are: {known}", field="pool")
-        return spec
 
     async def _allocate(self, want: Want) -> Ready:
         if len(self._waiters) >= self._settings.queue_max:
@@ -196,6 +192,10 @@ class Pool:
                 return await self._fulfilment.carry_out(order, want)
             except ClaimLostError:
                 log.info("claim lost", attempt=attempt, slot=order.slot and order.slot.uid)
+            except NotResizedError as error:
+                # One more placeholder, on another node perhaps; then a pod that has it from the start.
+                is_fresh = error.fresh or attempt > 0
+                waiter.ticket = dataclasses.replace(waiter.ticket, is_fresh=is_fresh)
             finally:
                 waiter.order = None
                 self._allocation.done(waiter.ticket)
@@ -240,7 +240,11 @@ class Pool:
             made.claim_id or "", made.previous_boot_id, made.expires_at, want.request
         )
         with trio.CancelScope(deadline=want.deadline):
-            info = await self._fulfilment.wait_ready(made, claim)
+            try:
+                info = await self._fulfilment.ready(made, claim, want.request.resources)
+            except NotResizedError as error:
+                await self._fulfilment.give_up(made)
+                raise CapacityError(f"it could not be resized: {error}", retry_after=1.0) from error
             now = self._roster.registry.get(made.uid) or made
             waited = (trio.current_time() - want.arrived) * 1e3
             return Ready(now, info.boot_id, Timings(0.0, 0.0, waited))
@@ -359,6 +363,10 @@ def record(request: SandboxRequest) -> dict[str, object]:
         "max_s": request.max_s,
         "purpose": request.purpose.value,
     }
+    if request.resources != NO_AMOUNTS:
+        kept["resources"] = sizing.texts(request.resources)
+    if request.node_class is not None:
+        kept["node_class"] = request.node_class
     whole = json.dumps([kept, request.run, sorted(request.env)], sort_keys=True)
     kept["fingerprint"] = hashlib.sha256(whole.encode()).hexdigest()
     return kept

@@ -6,6 +6,7 @@ import dataclasses
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from gateway import sizing
 from gateway.model import Ending
 from sandman import names
 
@@ -25,6 +26,7 @@ def sandbox(instance: Instance, *, is_met: bool = False) -> dict[str, object]:
         "image": instance.image,
         "image_digest": instance.image_digest,
         "node": instance.node,
+        "resources": sizing.texts(sizing.has(instance).limits),
         "run": instance.run,
         "labels": labels(instance),
         "created_at": moment(instance.created_at),
@@ -84,6 +86,9 @@ def pool(spec: PoolSpec, instances: Iterable[Instance]) -> dict[str, object]:
         "free": free,
         "leased": leased,
         "max": spec.most,
+        "resources": sizing.texts(spec.bounds.limits),
+        "resize": spec.resize,
+        "node_class": spec.node_class,
     }
 
 

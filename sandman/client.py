@@ -26,6 +26,7 @@ from sandman._core.values import (
     Event,
     FileInfo,
     PoolInfo,
+    Resources,
     SandboxInfo,
     Stderr,
     Stdout,
@@ -39,7 +40,7 @@ from sandman.wire import ExecResult
 __all__ = [
     "Client", "CommandError", "ConfigurationError", "Data", "EntryInfo", "Event", "ExecOptions", "ExecResult",
     "ExecStream", "FileInfo", "FileStream", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process",
-    "ProcessInfo", "Progress", "Remote", "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Session",
+    "ProcessInfo", "Progress", "Remote", "Resources", "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Session",
     "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Terminal", "TerminalSpec",
     "TreeInfo", "User",
 ]  # fmt: skip

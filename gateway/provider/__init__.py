@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from gateway.model import Assignment, Ending, Instance, PoolSpec
+    from gateway.model import Assignment, Bounds, Ending, Instance, PoolSpec
     from sandman.errors import SandmanError
 
 
@@ -86,6 +86,14 @@ class Provider(Protocol):
 
         Raises:
             RefusedError: the API server did not do it.
+            SandmanError: whether it did is not known.
+        """
+
+    async def resize(self, instance: Instance, bounds: Bounds) -> None:
+        """Tell its kubelet to give exactly this pod other resources, in place. Its doing comes as news.
+
+        Raises:
+            RefusedError: the API server did not take it.
             SandmanError: whether it did is not known.
         """
 

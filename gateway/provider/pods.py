@@ -6,7 +6,8 @@ import json
 import math
 from typing import TYPE_CHECKING
 
-from gateway.model import Instance, PoolSpec
+from gateway import sizing
+from gateway.model import NO_BOUNDS, Bounds, Instance, PoolSpec
 from gateway.provider import endings
 from sandman import names
 
@@ -14,11 +15,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from sandman.service.kube.objects import ContainerStatus, Deployment, Node, Pod
+    from sandman.service.kube.objects import (
+        ContainerStatus,
+        Deployment,
+        Node,
+        Pod,
+        ResourceRequirements,
+    )
 
 
 LAST_MOMENT = 253402300799.0
 """The end of the year 9999: later ones cannot be told as a date."""
+RESIZE_CONDITIONS = {"PodResizePending", "PodResizeInProgress"}
 MAX_DIGITS = 9
 """Of a pool's maximum; a cluster has fewer pods by far."""
 
@@ -54,6 +62,9 @@ def instance(pod: Pod) -> Instance:
         started_at=_seconds(pod.status.start_time),
         expires_at=expires_at,
         request=load_object(meta.annotation(names.ANNOTATION_REQUEST)),
+        bounds=_bounds(pod.spec.containers[0].resources if pod.spec.containers else None),
+        actual=_actual(main),
+        resize=_resize(pod),
         hold=_hold(pod),
         running=main is not None and main.state is not None and main.state.running is not None,
         deleting=meta.deletion_timestamp is not None,
@@ -79,6 +90,10 @@ def pool(deployment: Deployment) -> PoolSpec | None:
         wanted=deployment.spec.replicas if deployment.spec.replicas is not None else 1,
         most=int(most) if most.isdecimal() and len(most) <= MAX_DIGITS else None,
         template=template,
+        bounds=sizing.of_template(template),
+        resize=meta.annotation(names.ANNOTATION_POOL_RESIZE) == "true",
+        node_class=_node_class(deployment),
+        choose=meta.annotation(names.ANNOTATION_POOL_CHOOSE) == "true",
     )
 
 
@@ -105,6 +120,31 @@ def load_object(text: str) -> Mapping[str, object]:
 def _refuse(constant: str) -> object:
     """NaN and Infinity, which Python reads and no other JSON reader does."""
     raise ValueError(constant)
+
+
+def _node_class(deployment: Deployment) -> str | None:
+    """The annotation's, else the label by which the template selects nodes."""
+    selector = ((deployment.spec.template or {}).get("spec") or {}).get("nodeSelector") or {}
+    given = deployment.metadata.annotation(names.LABEL_NODE_CLASS)
+    return given or _text(selector.get(names.LABEL_NODE_CLASS)) or None
+
+
+def _bounds(resources: ResourceRequirements | None) -> Bounds:
+    if resources is None:
+        return NO_BOUNDS
+    return sizing.of_resources(resources.requests, resources.limits)
+
+
+def _actual(main: ContainerStatus | None) -> Bounds | None:
+    return None if main is None or main.resources is None else _bounds(main.resources)
+
+
+def _resize(pod: Pod) -> str:
+    """What the kubelet says of a resize: the reason of a condition, or `InProgress`."""
+    for condition in pod.status.conditions or ():
+        if condition.status == "True" and condition.type in RESIZE_CONDITIONS:
+            return condition.reason or "InProgress"
+    return ""
 
 
 def _hold(pod: Pod) -> int | None:
