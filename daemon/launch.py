@@ -109,7 +109,8 @@ def _directory(path: bytes, user: users.User | None) -> bytes:
             raise _no_directory(error, path) from None
         return path  # root without its capabilities may see less than who it becomes
     if not stat.S_ISDIR(mode):
-        raise NotADirectoryPathError(f"not a directory: {os.fsdecode(path)}", field="cwd")
+        text = f"not a directory: {os.fsdecode(path)}"
+        raise NotADirectoryPathError(text, field="cwd", facts={"errno": "ENOTDIR"})
     return path
 
 
