@@ -58,7 +58,11 @@ async def test_variables_with_which_no_command_would_start_are_the_callers_to_me
     body = {"env": {"LONG": "x" * 200_000}}
     refused = await bed.client.post("/v1/sandboxes", json=body, headers=bed.as_("acme"))
     found = refused.json()
-    assert (refused.status_code, found["reason"], found["field"]) == (400, "bad_request", "env.LONG")
+    assert (refused.status_code, found["reason"], found["field"]) == (
+        400,
+        "bad_request",
+        "env.LONG",
+    )
 
 
 async def test_what_occurs_twice_or_is_not_known_is_refused_by_name_all_the_way(bed):
