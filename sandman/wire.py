@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import binascii
 import struct
-from typing import TYPE_CHECKING, NamedTuple, Self
 
 from sandman.claims import Claim as Claim  # noqa: PLC0414 - told on: `wire.Claim`
 from sandman.claims import Info as Info  # noqa: PLC0414
@@ -20,9 +19,11 @@ from sandman.claims import LeaseTerms as LeaseTerms  # noqa: PLC0414
 from sandman.errors import BadRequestError
 from sandman.fields import Fields as Fields  # noqa: PLC0414 - told on: `wire.Fields`
 from sandman.fields import load_object as load_object  # noqa: PLC0414
+from sandman.records import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from typing import Self
 
     from sandman.terminal import TerminalSpec
 
