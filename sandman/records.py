@@ -1,7 +1,7 @@
 """`NamedTuple` and `TYPE_CHECKING` for what a daemon loads at its start.
 
-Those of `typing` cost each pod's start some 8 ms: 2 for that module, and a third of one for each class, since
-`collections.namedtuple` compiles source text. Type checkers see the real ones.
+Those of `typing` cost each pod's start some 6 ms: 2 for that module, and a third of one for each class, since
+`collections.namedtuple` compiles source text. Type checkers see the real ones. What is loaded later may use either.
 """
 
 from __future__ import annotations

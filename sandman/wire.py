@@ -2,7 +2,7 @@
 
 Bytes in, values out and back; no sockets. Standard library only: the daemon ships this file.
 NamedTuple and not dataclass, because the daemon pays for each import at each pod's start, and
-`dataclasses` brings `inspect`.
+`dataclasses` brings `inspect`; not that of `typing` either: see `records`.
 
 A *frame* is `type u8 · length u32 big-endian · payload`. A stream of frames that ends without
 EXIT or ERROR tells nothing about the command: the reader must raise OutcomeUnknownError.
