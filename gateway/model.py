@@ -219,6 +219,9 @@ class PoolSpec:
     """Class of the nodes that its pods are on."""
     choose: bool = False
     """Whether it may be chosen for a request that names no pool."""
+    keeps_images: bool = False
+    """Whether what ran on a node under a name is what runs there under it again: its starts do not ask the
+    registry what the name stands for by now."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -53,8 +53,10 @@ class Roster:
                 self._pool_seen(spec)
             case providers.PoolGone(namespace, name):
                 self._pool_gone(namespace, name)
-            case providers.NodeSeen(name, closed):
+            case providers.NodeSeen(name, closed, images, gone):
                 self.allocation.cordon(name, closed=closed)
+                known = self.allocation.images
+                known.gone(name) if gone else known.report(name, images)
             case providers.Synced():
                 self.synced.set()
         return None
@@ -142,6 +144,7 @@ class Roster:
         instance = self.registry.put(instance)
         self._wake(instance.uid)
         self._note_hold(instance)
+        self._note_image(instance)
         if is_free(instance):
             return None if instance.uid in self._boots else instance
         self.allocation.withdraw(instance.uid)
@@ -149,6 +152,12 @@ class Roster:
             # Should it come back, another daemon may answer there: it is met anew.
             self._boots.pop(instance.uid, None)
         return None
+
+    def _note_image(self, instance: Instance) -> None:
+        """Where it runs, its node holds its image. After a swap the digest tells that it runs and not only
+        shall."""
+        if instance.running and instance.node and instance.image_digest:
+            self.allocation.images.ran(instance.node, instance.image, instance.image_digest)
 
     def _note_hold(self, instance: Instance) -> None:
         if instance.hold is None or instance.deleting:

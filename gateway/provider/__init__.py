@@ -55,10 +55,13 @@ class PoolGone:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """A node takes new claims, or not (cordoned, not ready)."""
+    """A node takes new claims, or not (cordoned, not ready), and says which images it holds."""
 
     name: str
     closed: bool
+    images: tuple[str, ...] = ()
+    gone: bool = False
+    """It is no more."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -94,12 +94,19 @@ def pool(deployment: Deployment) -> PoolSpec | None:
         resize=meta.annotation(names.ANNOTATION_POOL_RESIZE) == "true",
         node_class=_node_class(deployment),
         choose=meta.annotation(names.ANNOTATION_POOL_CHOOSE) == "true",
+        keeps_images=containers[0].get("imagePullPolicy") in {"IfNotPresent", "Never"},
     )
 
 
 def is_closed(node: Node) -> bool:
     """Whether a node takes no new claims: cordoned, or its kubelet is not heard of."""
     return node.spec.unschedulable or not node.is_ready
+
+
+def images(node: Node) -> tuple[str, ...]:
+    """Names of the images that a node says it holds: 50 of them with the kubelet's own settings, the largest
+    first."""
+    return tuple(name for image in node.status.images or () for name in image.names or ())
 
 
 def main_status(pod: Pod) -> ContainerStatus | None:

@@ -47,6 +47,7 @@ class SandboxInfo:
     tier: str | None = None
     pool: str | None = None
     image: str | None = None
+    image_pulled: str | None = None
     image_digest: str | None = None
     node: str | None = None
     resources: Mapping[str, str] = dataclasses.field(default_factory=dict)

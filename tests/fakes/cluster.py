@@ -19,7 +19,16 @@ from gateway.daemons import NotListeningError
 from gateway.fulfilment import Fulfilment
 from gateway.model import NO_BOUNDS, Assignment, Bounds, Ending, Instance, PoolSpec
 from gateway.pool import Pool
-from gateway.provider import ClaimLostError, Gone, News, PoolSeen, RefusedError, Seen, Synced
+from gateway.provider import (
+    ClaimLostError,
+    Gone,
+    News,
+    NodeSeen,
+    PoolSeen,
+    RefusedError,
+    Seen,
+    Synced,
+)
 from gateway.registry import Registry
 from gateway.roster import Roster
 from sandman import names, wire
@@ -31,6 +40,7 @@ START_S = 0.5
 """Seconds from the making of a pod until its daemon answers."""
 SWAP_S = 0.2
 RESIZE_S = 0.7
+PULLS = {"image_not_found": "missing", "image_denied": "denied", "image_pull": "throttled"}
 
 
 class FakeCluster:
@@ -49,11 +59,17 @@ class FakeCluster:
         """What each daemon was told, by uid."""
         self.up_at: dict[str, float] = {}
         self.bad_images: dict[str, str] = {}
+        self.known_images = [BASE, TASK]
+        """What its node says that it holds; of others a canary goes first."""
+        self.fail_pulls: dict[str, int] = {}
+        """How many times an image cannot be pulled for a passing reason, before it can."""
         self.knows_no_leases = False
         """Daemons of a version before there were leases."""
         self.fail_claims: list[Exception] = []
         self.fail_starts: list[Exception] = []
         self.fail_discards: list[Exception] = []
+        self.pulls: list[tuple[str, str]] = []
+        """Image and node of every pod that was claimed or made."""
         self.writes: list[tuple[str, str]] = []
         self.nursery: trio.Nursery
         """Where its kubelets work."""
@@ -69,6 +85,7 @@ class FakeCluster:
     # --- what a test does to it ---
 
     def pool(self, name: str = "root", *, image: str = BASE, swap: bool = True, **more) -> None:
+        self.send.send_nowait(NodeSeen("n1", closed=False, images=tuple(self.known_images)))
         values = {"namespace": "ns", "wanted": 1, "most": None, **more}
         self.send.send_nowait(PoolSeen(PoolSpec(name=name, image=image, swap=swap, **values)))
 
@@ -201,7 +218,9 @@ class FakeCluster:
     async def explain(self, instance: Instance) -> Ending | None:
         await trio.lowlevel.checkpoint()
         reason = self.bad_images.get(instance.image)
-        return Ending(reason, f"image {instance.image}") if reason else None
+        if reason is None:
+            return None
+        return Ending(reason, f"image {instance.image}", facts={"pull": PULLS[reason]})
 
     # --- Daemons ---
 
@@ -238,7 +257,11 @@ class FakeCluster:
         return pod
 
     def _judge_image(self, pod: Instance) -> None:
+        self.pulls.append((pod.image, pod.node or ""))
+        if self.fail_pulls.get(pod.image, 1) <= 0:
+            self.bad_images.pop(pod.image, None)
         if pod.image in self.bad_images:
+            self.fail_pulls[pod.image] = self.fail_pulls.get(pod.image, 1_000_000) - 1
             self.up_at[pod.uid] = float("inf")
             self.end(pod.uid, Ending("died", "its first process never ran"))
 

@@ -189,6 +189,27 @@ def deployment(**annotations: str) -> kube.Deployment:
     )
 
 
+@pytest.mark.parametrize(
+    ("policy", "keeps"), [("IfNotPresent", True), ("Never", True), ("Always", False), (None, False)]
+)
+def test_a_pool_that_asks_the_registry_at_each_start_keeps_no_images(policy, keeps):
+    made = deployment()
+    made.spec.template["spec"]["containers"][0]["imagePullPolicy"] = policy
+    spec = pods.pool(made)
+    assert spec is not None
+    assert spec.keeps_images is keeps
+
+
+def test_a_node_tells_all_names_of_its_images():
+    document = {
+        "metadata": {"name": "n1"},
+        "status": {
+            "images": [{"names": ["a@sha256:1", "a:1"]}, {"names": None}, {"names": ["b:1"]}]
+        },
+    }
+    assert pods.images(msgspec.convert(document, type=kube.Node)) == ("a@sha256:1", "a:1", "b:1")
+
+
 def test_a_pool_is_read_from_its_deployment():
     spec = pods.pool(deployment(**{names.ANNOTATION_POOL_MAX: "9"}))
     assert spec is not None
