@@ -22,7 +22,7 @@ from gateway.fairness import PLACE_MAX, Ticket
 from gateway.fulfilment import Want
 from gateway.model import DEFAULT_SHARE, NO_AMOUNTS, Ready, Share, Timings
 from gateway.outcomes import Outcomes
-from gateway.provider import ClaimLostError
+from gateway.provider import ClaimLostError, PoolSeen
 from gateway.resizing import NotResizedError
 from gateway.roster import is_free
 from gateway.trials import Trials
@@ -96,6 +96,8 @@ class Pool:
             nursery.start_soon(self._settle)
             async for item in news:
                 fresh = self._roster.apply(item)
+                if isinstance(item, PoolSeen):
+                    self._trials.pool_seen(item.spec.name)
                 if fresh is not None and fresh.uid not in vetting:
                     vetting.add(fresh.uid)
                     nursery.start_soon(self._vet, fresh, vetting, limiter)
@@ -127,7 +129,8 @@ class Pool:
             SandmanError: the image or the pod failed.
         """
         with self.outcomes.of(request.pool, self._roster.pools) as outcome:
-            spec = choice.pool_of(request, self._roster.pools)
+            pools = {name: s for name, s in self._roster.pools.items() if s.admits(tenant)}
+            spec = choice.pool_of(request, pools)
             outcome.pool = spec.name
             return outcome.made(await self._allocate_once(tenant, request, spec, key, share))
 

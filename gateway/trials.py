@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 import trio
 
+from gateway.breaker import is_open
 from gateway.images import key_of
 from gateway.references import rewrite
+from sandman.errors import CapacityError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,9 +23,12 @@ if TYPE_CHECKING:
     from gateway.model import PoolSpec, Ready, SandboxRequest
     from gateway.references import Mirror
     from gateway.roster import Roster
-    from sandman import errors
+    from sandman.errors import SandmanError
 
 log = structlog.get_logger()
+
+STOPPED_RETRY_S = 30.0
+"""Seconds after which a caller of a stopped pool is told to ask again: a person has to do something."""
 
 
 class Waiting(Protocol):
@@ -33,7 +38,7 @@ class Waiting(Protocol):
     order: Order | None
     """What it was given; None while it waits."""
 
-    def refuse(self, error: errors.SandmanError) -> None:
+    def refuse(self, error: SandmanError) -> None:
         """It will get nothing, and why."""
 
 
@@ -69,10 +74,34 @@ class Trials:
         Raises:
             SandmanError: why.
         """
+        stop = self._stop(want.request.pool)
+        if stop is not None:
+            raise stop
         now = trio.current_time()
         failure = self._images.failure(want.request.pool, want.image, now)
         if failure is not None:
             raise failure.error(now)
+
+    def pool_seen(self, pool: str) -> None:
+        """A pool has changed: who waits for one that was stopped waits in vain."""
+        for one in list(self._waiting()):
+            if one.ticket.pool == pool and one.order is None:
+                stop = self._stop(pool)
+                if stop is None:
+                    return
+                self._refuse(one, stop)
+
+    def _stop(self, pool: str) -> CapacityError | None:
+        """Why there is nothing to be had of a pool; None where there is."""
+        spec = self._roster.pools.get(pool)
+        if spec is None or not is_open(spec):
+            return None
+        reason = spec.broken.reason if spec.broken is not None else "for a reason not told"
+        return CapacityError(
+            f"pool {pool!r} was stopped: {reason}",
+            retry_after=STOPPED_RETRY_S,
+            facts={"pool": "broken"},
+        )
 
     def succeeded(self, order: Order, made: Ready) -> Ready:
         """The order's sandbox runs; answers it with what is known of its image."""
@@ -85,7 +114,7 @@ class Trials:
         instance = dataclasses.replace(made.instance, image_digest=digest)
         return dataclasses.replace(made, instance=instance)
 
-    def failed(self, order: Order, want: Want, error: errors.SandmanError, *, again: bool) -> float:
+    def failed(self, order: Order, want: Want, error: SandmanError, *, again: bool) -> float:
         """What follows from an order that failed: answers the pause, in seconds, after which it is tried once
         more.
 
@@ -107,7 +136,7 @@ class Trials:
         log.info("an image is tried elsewhere", image=want.image, node=where, error=str(error))
         return verdict.pause_s
 
-    def _node(self, order: Order, error: errors.SandmanError) -> str:
+    def _node(self, order: Order, error: SandmanError) -> str:
         if order.slot is not None:
             return order.slot.node
         node = error.facts.get("node")
@@ -119,5 +148,8 @@ class Trials:
         for one in self._waiting():
             is_other = one.ticket.number != ticket.number
             if is_other and one.order is None and key_of(one.ticket) == failure.key:
-                one.refuse(failure.error(now))
-                self._roster.allocation.leave(one.ticket)
+                self._refuse(one, failure.error(now))
+
+    def _refuse(self, one: Waiting, error: SandmanError) -> None:
+        one.refuse(error)
+        self._roster.allocation.leave(one.ticket)

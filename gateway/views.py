@@ -96,6 +96,7 @@ def pool(spec: PoolSpec, instances: Iterable[Instance]) -> dict[str, object]:
         "resources": sizing.texts(spec.bounds.limits),
         "resize": spec.resize,
         "node_class": spec.node_class,
+        "broken": spec.broken.reason if spec.broken is not None and spec.stopped else None,
     }
 
 

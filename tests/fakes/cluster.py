@@ -17,7 +17,7 @@ from gateway.allocation import Allocation
 from gateway.config import Settings
 from gateway.daemons import NotListeningError
 from gateway.fulfilment import Fulfilment
-from gateway.model import NO_BOUNDS, Assignment, Bounds, Ending, Instance, PoolSpec
+from gateway.model import NO_BOUNDS, Assignment, Bounds, Broken, Ending, Instance, PoolSpec
 from gateway.pool import Pool
 from gateway.provider import (
     ClaimLostError,
@@ -67,6 +67,9 @@ class FakeCluster:
         """Daemons of a version before there were leases."""
         self.fail_claims: list[Exception] = []
         self.fail_starts: list[Exception] = []
+        self.fail_stops: list[Exception] = []
+        self.specs: dict[str, PoolSpec] = {}
+        """Pools as last told."""
         self.fail_discards: list[Exception] = []
         self.pulls: list[tuple[str, str]] = []
         """Image and node of every pod that was claimed or made."""
@@ -87,7 +90,7 @@ class FakeCluster:
     def pool(self, name: str = "root", *, image: str = BASE, swap: bool = True, **more) -> None:
         self.send.send_nowait(NodeSeen("n1", closed=False, images=tuple(self.known_images)))
         values = {"namespace": "ns", "wanted": 1, "most": None, **more}
-        self.send.send_nowait(PoolSeen(PoolSpec(name=name, image=image, swap=swap, **values)))
+        self.tell_pool(PoolSpec(name=name, image=image, swap=swap, **values))
 
     def tell_anew(self) -> None:
         """All there is, into a new channel: for a gateway that only begins."""
@@ -214,6 +217,23 @@ class FakeCluster:
     async def read(self, namespace: str, name: str) -> Instance | None:
         await trio.lowlevel.checkpoint()
         return next((one for one in self.pods.values() if one.name == name), None)
+
+    async def stop_pool(self, spec: PoolSpec, broken: Broken) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.fail_stops:
+            raise self.fail_stops.pop(0)
+        self.writes.append(("stop", spec.name))
+        self.tell_pool(dataclasses.replace(spec, wanted=0, broken=broken, stopped=True))
+
+    async def restart_pool(self, spec: PoolSpec) -> None:
+        await trio.lowlevel.checkpoint()
+        self.writes.append(("restart", spec.name))
+        wanted = spec.wanted or (spec.broken.replicas if spec.broken else 0)
+        self.tell_pool(dataclasses.replace(spec, wanted=wanted, broken=None, stopped=False))
+
+    def tell_pool(self, spec: PoolSpec) -> None:
+        self.specs[spec.name] = spec
+        self.send.send_nowait(PoolSeen(spec))
 
     async def explain(self, instance: Instance) -> Ending | None:
         await trio.lowlevel.checkpoint()

@@ -236,6 +236,20 @@ async def test_an_image_is_pulled_from_its_mirror_and_the_pools_own_is_not(autoj
         assert views.sandbox(odd)["image"] == BASE
 
 
+async def test_another_tenants_pool_does_not_exist(autojump_clock):
+    cluster = FakeCluster()
+    cluster.placeholder(pool="own")
+    async with running(cluster) as pool:
+        cluster.pool("own", tenants=frozenset({"acme"}))
+        cluster.pool("nobodys", tenants=frozenset())
+        await settle()
+        await pool.allocate("acme", want(pool="own"), None)
+        for name in ("own", "nobodys", "never was"):
+            with pytest.raises(BadRequestError, match=r"there are: root$") as caught:
+                await pool.allocate("zeta", want(pool=name), None)
+            assert caught.value.field == "pool"
+
+
 async def test_when_a_node_goes_what_it_held_is_not_known_any_more(autojump_clock):
     cluster = FakeCluster()
     async with running(cluster) as pool:
