@@ -131,6 +131,7 @@ class Trials:
         if verdict.failure is not None:
             log.warning("an image failed", image=want.image, node=where, error=str(error))
             self._tell(order.ticket, verdict.failure, now)
+            error.retry_after = error.retry_after or verdict.failure.error(now).retry_after
         if verdict.pause_s is None:
             raise error
         log.info("an image is tried elsewhere", image=want.image, node=where, error=str(error))

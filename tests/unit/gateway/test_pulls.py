@@ -17,6 +17,14 @@ HEAD = "unexpected status from HEAD request to https://r.example/v2/team/task/ma
 SAID = [
     ("NotFound " + RESOLVE + f"{IMAGE}: not found", "missing", "image_not_found"),
     ("NotFound desc = failed to resolve image: " + f"{IMAGE}: not found", "missing", "image_not_found"),
+    # Through containerd's transfer service.
+    ("Unknown desc = failed to resolve image: unexpected status from HEAD request to "
+     "http://127.0.0.1:43485/v2/team/task/manifests/1: 429 Too Many Requests", "throttled", "image_pull"),
+    ("Unknown desc = failed to resolve image: pull access denied, repository does not exist or may require "
+     "authorization: authorization failed: no basic auth credentials", "denied", "image_denied"),
+    ("Unknown desc = failed to resolve image: failed to do request: Head "
+     '"https://no.such.invalid/v2/a/manifests/1": dial tcp: lookup no.such.invalid on 10.255.255.53:53: '
+     "no such host", "host", "image_not_found"),
     ("Unknown " + PULL + "manifest unknown: manifest unknown", "missing", "image_not_found"),
     ("Unknown " + PULL + "NAME_UNKNOWN: repository name not known to registry: name unknown",
      "missing", "image_not_found"),

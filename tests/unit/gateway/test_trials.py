@@ -116,6 +116,7 @@ async def test_one_that_is_throttled_for_long_is_retryable_for_all_and_left_alon
         ends = await burst(pool, 100, image=NEW)
         assert {type(one) for one in ends} == {ImagePullError}
         assert all(one.retryable and one.facts["pull"] == "throttled" for one in ends)
+        assert {one.retry_after for one in ends} == {images.TROUBLE_S}
         assert len(cluster.pulls) == images.TRIES
         assert cluster.leased() == []
         [told] = await burst(pool, 1, image=NEW)
