@@ -193,21 +193,27 @@ class Allocation:
         for ticket in queue.in_order():
             if cold <= 0 and not self._may_claim(pool, claims):
                 return
-            if self.images.is_held(ticket):
+            is_held = self.images.is_held(ticket)
+            if is_held and not self.images.may_overtake(ticket):
                 continue
             slot = self._choose(ticket)
             if slot is not None and claims > 0:
                 claims -= 1
                 yield self._give(ticket, slot)
-            elif slot is None and cold > 0:
+            elif slot is None and cold > 0 and not is_held:
                 cold -= 1
                 yield self._book(Order(ticket, Tier.COLD, None))
 
     def _is_held(self, pool: str) -> bool:
-        """Whether all who wait hang on canaries: else nobody need be looked at. A canary itself may wait too,
+        """Whether all who wait hang on canaries: then nobody need be looked at. A canary itself may wait too,
         between two tries."""
         queue, canaries = self._queues[pool], self.images.canaries(pool)
-        held = sum(queue.count(one.image) for one in canaries)
+        can_overtake = pool in self._free
+        held = sum(
+            queue.count(one.image)
+            for one in canaries
+            if not (can_overtake and self.images.may_overtake(one))
+        )
         return held == len(queue) and not any(one.number in queue for one in canaries)
 
     def _may_claim(self, pool: str, claims: int) -> bool:

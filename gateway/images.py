@@ -105,6 +105,8 @@ class Images:
         self._begun: dict[Key, str] = {}
         self._canaries: dict[Key, Ticket] = {}
         self._canary_of: dict[int, Key] = {}
+        # Canaries that are new pods: they may wait for a node for long.
+        self._unplaced: set[Key] = set()
         self._tries: dict[int, _Tries] = {}
         self._failures: OrderedDict[Key, Failure] = OrderedDict()
 
@@ -163,6 +165,11 @@ class Images:
         """Whether it waits for what becomes of another one's canary."""
         return self._canaries.get(key_of(ticket), ticket).number != ticket.number
 
+    def may_overtake(self, ticket: Ticket) -> bool:
+        """Whether a placeholder makes it the canary in another one's place: that is a new pod, which may not
+        find a node for long, while placeholders become free."""
+        return key_of(ticket) in self._unplaced
+
     def canaries(self, pool: str) -> list[Ticket]:
         """Those of this pool just now."""
         return [ticket for key, ticket in self._canaries.items() if key.pool == pool]
@@ -170,12 +177,20 @@ class Images:
     def begin(self, ticket: Ticket, node: str) -> None:
         """The request gets a placeholder, or a new pod. It is the canary of an image never seen."""
         key = key_of(ticket)
-        if key in self._canaries or (key.image in self._holders and key not in self._failures):
+        canary = self._canaries.get(key)
+        if canary is None and key.image in self._holders and key not in self._failures:
             return
+        if canary is not None and canary.number != ticket.number:
+            if not node or key not in self._unplaced:
+                return
+            del self._canary_of[canary.number]
         self._canaries[key] = ticket
         self._canary_of[ticket.number] = key
         if node:
             self._begun[key] = node
+            self._unplaced.discard(key)
+        else:
+            self._unplaced.add(key)
 
     def leave(self, ticket: Ticket) -> None:
         """The request is over, in whatever way; its canary, if it had one, is nobody's."""
@@ -183,6 +198,7 @@ class Images:
         key = self._canary_of.pop(ticket.number, None)
         if key is not None:
             del self._canaries[key]
+            self._unplaced.discard(key)
             if key.image in self._holders:
                 self._begun.pop(key, None)
         if len(self._begun) > FAILURES_MAX:
@@ -214,6 +230,7 @@ class Images:
         canary = self._canaries.pop(key, None)
         if canary is not None:
             del self._canary_of[canary.number]
+        self._unplaced.discard(key)
         self._begun.pop(key, None)
 
     def failed(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+LOOKS = 16
+"""Nodes compared for one choice: enough to spread a burst; to compare all of 500 cost 0.2 ms a claim."""
 
 
 class Placed(Protocol):
@@ -51,12 +55,13 @@ class ByNode(Generic[T]):
             del self._pools[slot.pool]
 
     def best(self, pool: str, *, near: Collection[str], avoid: Collection[str] = ()) -> T | None:
-        """One on the node of `near` with the most of them, which spreads what is asked for at once; None when
-        there is none on these nodes, or on those to be avoided alone."""
+        """One on a node of `near`: of the first `LOOKS` that have any, on the one with the most, which spreads
+        what is asked for at once. None when there is none on these nodes, or on those to be avoided alone."""
         nodes = self._pools.get(pool, {})
         # The shorter side is walked: there may be a thousand nodes that hold an image, or are free.
         few, many = (near, nodes) if len(near) < len(nodes) else (nodes, near)
-        found = [name for name in few if name in many and name not in avoid]
+        fit = (name for name in few if name in many and name not in avoid)
+        found = list(itertools.islice(fit, LOOKS))
         if not found:
             return None
         return next(iter(nodes[max(found, key=lambda name: len(nodes[name]))].values()))

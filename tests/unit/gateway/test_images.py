@@ -300,6 +300,42 @@ def test_a_long_canary_holds_requests_of_its_image_alone():
     assert [order.ticket.number for order in a.assign()] == [2, 3]
 
 
+def test_a_canary_that_is_a_new_pod_is_overtaken_by_who_gets_a_placeholder_and_by_one_alone():
+    """It may wait for a node for long."""
+    a = allocation()
+    for number in range(1, 5):
+        a.arrive(ticket(number))
+    [first] = a.assign()
+    assert first.tier is Tier.COLD
+    assert a.assign() == []
+    a.offer(slot("p1", "n1"))
+    a.offer(slot("p2", "n2"))
+    [second] = a.assign()
+    assert (second.ticket.number, second.tier) == (2, Tier.SWAP)
+    assert a.assign() == []
+    # The new pod's end is its own from now on, unless it is certain.
+    assert a.images.failed(ticket(1), "", DiedError("x"), 0.0, left_s=60.0) == FINAL
+    a.done(first.ticket)
+    a.leave(first.ticket)
+    assert a.assign() == []
+    a.images.succeeded(second.ticket, "n1")
+    assert [order.ticket.number for order in a.assign()] == [3, 4]
+
+
+def test_a_canary_that_failed_as_a_new_pod_and_gets_a_placeholder_is_not_overtaken_any_more():
+    a = allocation()
+    a.arrive(ticket(1))
+    a.arrive(ticket(2))
+    [first] = a.assign()
+    a.images.failed(ticket(1), "", THROTTLED, 0.0, left_s=60.0)
+    a.done(first.ticket)
+    a.offer(slot("p1", "n1"))
+    a.arrive(ticket(1), first=True)
+    assert [order.ticket.number for order in a.assign()] == [1]
+    a.offer(slot("p2", "n1"))
+    assert a.assign() == []
+
+
 def test_a_canary_between_two_tries_is_not_taken_for_one_that_waits_for_itself():
     a = allocation()
     a.arrive(ticket(1))
@@ -428,6 +464,10 @@ class AnyHistory(RuleBasedStateMachine):
 
     @invariant()
     def a_canary_is_somebodys_and_the_only_one(self):
+        known = self.a.images
+        assert set(known._canary_of.values()) == set(known._canaries)
+        assert {one.number for one in known._canaries.values()} == set(known._canary_of)
+        assert known._unplaced <= set(known._canaries)
         there = {*self.waiting, *self.paused, *self.busy}
         for pool in ("root", "other"):
             canaries = self.a.images.canaries(pool)
