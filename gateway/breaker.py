@@ -118,6 +118,11 @@ class Breaker:
 
     # --- the decision ---
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether no pool can be due: nothing has failed since something last came up."""
+        return not any(row.streak or row.stuck for row in self._rows.values())
+
     def due(
         self, specs: Iterable[PoolSpec], useful: Mapping[PoolKey, int], now: float
     ) -> list[Trip]:

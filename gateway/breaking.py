@@ -58,8 +58,10 @@ class Breaking:
     async def _look(self) -> None:
         now, specs = trio.current_time(), self._roster.specs()
         self._asked = {key: at for key, at in self._asked.items() if now - at < AGAIN_S}
-        for trip in self._roster.breaker.due(specs, self._roster.useful(), now):
-            await self._stop(trip.spec, breaker.opened(trip, self._wall()))
+        if not self._roster.breaker.is_calm:
+            # To count what is of use among ten thousand takes milliseconds.
+            for trip in self._roster.breaker.due(specs, self._roster.useful(), now):
+                await self._stop(trip.spec, breaker.opened(trip, self._wall()))
         for spec in specs:
             if breaker.is_to_restart(spec):
                 await self._write(spec, "pool restarted", self._provider.restart_pool, spec)

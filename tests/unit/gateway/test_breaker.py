@@ -79,9 +79,13 @@ def test_so_many_in_a_row_stop_a_pool(wanted, useful, failures):
 
 def test_one_that_comes_up_ends_the_row():
     one = Breaker()
+    one.saw(pod(uid="00000008-u"), zero)
+    assert one.is_calm
     for number in range(2):
         one.saw(failed(number), zero)
+    assert not one.is_calm
     one.useful(pod(uid="00000009-u"))
+    assert one.is_calm
     for number in range(2, 4):
         one.saw(failed(number), zero)
     assert not tripped(one, spec())
@@ -113,6 +117,7 @@ def test_an_image_that_is_not_there_counts_at_once_and_a_throttled_one_after_a_w
     other = Breaker()
     for number in range(4):
         other.saw(stuck(number, THROTTLED), zero)
+    assert not other.is_calm
     other.saw(pod(uid="00000003-u"), zero)
     assert not tripped(other, spec(), now=breaker.STUCK_S - 1)
     assert tripped(other, spec(), now=breaker.STUCK_S)
