@@ -375,7 +375,11 @@ class Fulfilment:
         if now.node is None:
             return UnschedulableError("no node had room in time", sandbox=instance.id)
         if not now.running:
-            return ImagePullError(f"{now.image} was not there in time", sandbox=instance.id)
+            return ImagePullError(
+                f"image {now.image} was not there in time",
+                sandbox=instance.id,
+                facts={"pull": "timeout"},
+            )
         return UnreachableError("the daemon did not answer in time", sandbox=instance.id)
 
 

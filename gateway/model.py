@@ -47,6 +47,8 @@ class Share:
     """Against other tenants while both wait; greater than 0."""
     concurrent: int | None = None
     """Most sandboxes at once, those that are asked for included; None for no limit."""
+    images: tuple[str, ...] | None = None
+    """Patterns of the images that it may use (`references.is_allowed`); None for all."""
 
 
 DEFAULT_SHARE = Share()
@@ -198,6 +200,19 @@ class Assignment:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Broken:
+    """Why a pool was stopped."""
+
+    reason: str
+    at: float
+    """Seconds since the epoch."""
+    replicas: int
+    """What the pool wanted before."""
+    template: str
+    """Fingerprint of the template that is to blame."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class PoolSpec:
     """A pool as its Deployment declares it."""
 
@@ -219,6 +234,22 @@ class PoolSpec:
     """Class of the nodes that its pods are on."""
     choose: bool = False
     """Whether it may be chosen for a request that names no pool."""
+    deployment: str = ""
+    uid: str = ""
+    """Name and uid of its Deployment."""
+    broken: Broken | None = None
+    """What stopped it, as its annotation says."""
+    stopped: bool = False
+    """Whether that holds still: its template is the same. See `breaker`."""
+    tenants: frozenset[str] | None = None
+    """Whose sandboxes may come from it; None for everybody's."""
+    keeps_images: bool = False
+    """Whether what ran on a node under a name is what runs there under it again: its starts do not ask the
+    registry what the name stands for by now."""
+
+    def admits(self, tenant: str) -> bool:
+        """Whether the tenant's sandboxes may come from it: else it does not exist for the tenant."""
+        return self.tenants is None or tenant in self.tenants
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -22,9 +22,10 @@ from gateway.fairness import PLACE_MAX, Ticket
 from gateway.fulfilment import Want
 from gateway.model import DEFAULT_SHARE, NO_AMOUNTS, Ready, Share, Timings
 from gateway.outcomes import Outcomes
-from gateway.provider import ClaimLostError
+from gateway.provider import ClaimLostError, PoolSeen
 from gateway.resizing import NotResizedError
 from gateway.roster import is_free
+from gateway.trials import Trials
 from sandman.errors import (
     CapacityError,
     ConflictError,
@@ -82,6 +83,7 @@ class Pool:
         self._waiters: dict[int, _Waiter] = {}
         self.outcomes = Outcomes()
         self._keys: dict[str, _KeyLock] = {}
+        self._trials = Trials(roster, self._waiters.values, settings.image_mirrors)
 
     def __repr__(self) -> str:
         return f"<Pool {self._allocation!r} keys={len(self._keys)}>"
@@ -94,6 +96,8 @@ class Pool:
             nursery.start_soon(self._settle)
             async for item in news:
                 fresh = self._roster.apply(item)
+                if isinstance(item, PoolSeen):
+                    self._trials.pool_seen(item.spec.name)
                 if fresh is not None and fresh.uid not in vetting:
                     vetting.add(fresh.uid)
                     nursery.start_soon(self._vet, fresh, vetting, limiter)
@@ -125,7 +129,8 @@ class Pool:
             SandmanError: the image or the pod failed.
         """
         with self.outcomes.of(request.pool, self._roster.pools) as outcome:
-            spec = choice.pool_of(request, self._roster.pools)
+            pools = {name: s for name, s in self._roster.pools.items() if s.admits(tenant)}
+            spec = choice.pool_of(request, pools)
             outcome.pool = spec.name
             return outcome.made(await self._allocate_once(tenant, request, spec, key, share))
 
@@ -134,7 +139,7 @@ class Pool:
     ) -> Ready:
         want = Want(
             request=dataclasses.replace(request, pool=spec.name),
-            image=request.image or spec.image,
+            image=self._trials.image(request, spec),
             tenant=tenant,
             key=None if key is None else key_label(tenant, key),
             record=record(request),
@@ -150,6 +155,7 @@ class Pool:
     async def _allocate(self, want: Want) -> Ready:
         if len(self._waiters) >= self._settings.queue_max:
             raise CapacityError("the queue is full", retry_after=1.0, facts={"queue": "full"})
+        self._trials.refuse(want)
         self._check_quota(want)
         waiter = _Waiter(_ticket(next(self._numbers), want), want.arrived)
         self._waiters[waiter.ticket.number] = waiter
@@ -188,18 +194,25 @@ class Pool:
             self._allocation.arrive(waiter.ticket, first=attempt > 0)
             self._pump()
             order = await waiter.wait_order()
+            pause = 0.0
             try:
-                return await self._fulfilment.carry_out(order, want)
+                made = await self._fulfilment.carry_out(order, want)
+                return self._trials.succeeded(order, made)
             except ClaimLostError:
                 log.info("claim lost", attempt=attempt, slot=order.slot and order.slot.uid)
             except NotResizedError as error:
                 # One more placeholder, on another node perhaps; then a pod that has it from the start.
                 is_fresh = error.fresh or attempt > 0
                 waiter.ticket = dataclasses.replace(waiter.ticket, is_fresh=is_fresh)
+            except SandmanError as error:
+                pause = self._trials.failed(
+                    order, want, error, again=attempt + 1 < self._settings.claim_attempts
+                )
             finally:
                 waiter.order = None
                 self._allocation.done(waiter.ticket)
                 self._pump()
+            await trio.sleep(pause)
         raise CapacityError("every placeholder tried was lost", retry_after=1.0)
 
     def _timed_out(self, waiter: _Waiter, want: Want) -> CapacityError:
@@ -311,15 +324,27 @@ class _Waiter:
         self.place: int | None = None
         """Place in the queue when the time was up; None when it had been given something, or is far back."""
         self.is_waiting = False
+        self._error: SandmanError | None = None
         self._given = trio.Event()
 
     def give(self, order: Order) -> None:
         self.order = order
         self._given.set()
 
+    def refuse(self, error: SandmanError) -> None:
+        """It will get nothing, and why."""
+        self._error = error
+        self._given.set()
+
     async def wait_order(self) -> Order:
-        """The order that the allocation gives."""
+        """The order that the allocation gives.
+
+        Raises:
+            SandmanError: see `refuse`.
+        """
         while self.order is None:
+            if self._error is not None:
+                raise self._error
             self._given = trio.Event()
             await self._given.wait()
         return self.order
