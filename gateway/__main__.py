@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from gateway import serve, tokens
+from gateway import quantities, serve, tokens
 from gateway.config import SettingError, Settings
 from sandman import names
 from sandman.service import log
@@ -43,13 +43,23 @@ def main(argv: list[str] | None = None) -> int:
         metavar="PATTERN",
         help="images it may use, as r.example/team/** (may be repeated; default all)",
     )
+    key.add_argument("--rate", type=float, help="most sandboxes made in a second, on average")
+    key.add_argument("--cpu", type=float, help="most cores at once, as its pods request them")
+    key.add_argument("--memory", type=_bytes, help="most memory at once, for example 512Gi")
     arguments = parser.parse_args(argv)
     try:
         if arguments.command == "make-key":
             return make_key(
                 arguments.key_id,
                 arguments.tenant,
-                tokens.check_share(arguments.weight, arguments.concurrent, images=arguments.images),
+                tokens.check_share(
+                    arguments.weight,
+                    arguments.concurrent,
+                    rate=arguments.rate,
+                    cpu=arguments.cpu,
+                    memory=arguments.memory,
+                    images=arguments.images,
+                ),
             )
         settings = Settings.from_env(os.environ)
         log.configure(settings.log_level)
@@ -59,6 +69,14 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     trio.run(serve.main, settings)
     return 0
+
+
+def _bytes(text: str) -> int:
+    """A quantity of memory."""
+    found = quantities.bytes_of(text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount of memory; 512Mi and 64Gi are")
+    return found
 
 
 def make_key(key_id: str, tenant: str, share: Share) -> int:

@@ -14,6 +14,7 @@ from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING
 
 from gateway.fairness import FairQueue, Ticket
+from gateway.gangs import Gangs
 from gateway.images import Images
 from gateway.model import Tier
 from gateway.placing import ByNode
@@ -57,7 +58,7 @@ class Allocation:
     """The state behind `assign()`.
 
     Args:
-        cold_max: pods in the making at once.
+        cold_max: pods in the making at once; 0: none are ever made.
         claims_max: claims in flight at once.
         images: what is known of images, shared with those who learn it.
     """
@@ -66,6 +67,9 @@ class Allocation:
         self._cold_max = cold_max
         self._claims_max = claims_max
         self.images = images or Images()
+        self.may_make = cold_max > 0
+        """Whether pods can be made at all."""
+        self._gangs: Gangs[Order] = Gangs()
         # By pool; the one whose turn it is to choose first comes first.
         self._queues: OrderedDict[str, FairQueue] = OrderedDict()
         # pool → image → uid → slot: a warm match and "any other image" are both found at once.
@@ -84,7 +88,7 @@ class Allocation:
     def statistics(self) -> Statistics:
         """Counts for metrics."""
         cold = sum(order.slot is None for order in self._busy.values())
-        waiting = sum(len(queue) for queue in self._queues.values())
+        waiting = sum(len(queue) for queue in self._queues.values()) + len(self._gangs)
         return Statistics(waiting, len(self._slots), len(self._busy) - cold, cold)
 
     def free(self) -> Counter[str]:
@@ -93,17 +97,28 @@ class Allocation:
 
     def position(self, ticket: Ticket) -> int | None:
         """Place in the queue, first is 1; None when the ticket does not wait."""
+        if ticket.number in self._gangs:
+            return 1
         queue = self._queues.get(ticket.pool)
         return queue.place(ticket.number) if queue is not None else None
 
     def is_waiting(self, ticket: Ticket) -> bool:
         """Whether it waits for an order."""
-        return ticket.number in self._queues.get(ticket.pool, ())
+        return ticket.number in self._gangs or ticket.number in self._queues.get(ticket.pool, ())
+
+    def has_queue(self, pool: str) -> bool:
+        """Whether somebody waits for a sandbox of this pool."""
+        return bool(self._queues.get(pool))
+
+    def limit(self, *, claims: int, cold: int) -> None:
+        """From now on so many claims in flight and pods in the making at once."""
+        self._claims_max, self._cold_max = claims, cold
 
     # --- what the owner saw ---
 
     def arrive(self, ticket: Ticket, *, first: bool = False) -> None:
         """A request begins to wait; `first` for one that lost its placeholder through no fault."""
+        self._gangs.arrive(ticket)
         queue = self._queues.setdefault(ticket.pool, FairQueue())
         (queue.put_back if first else queue.add)(ticket)
 
@@ -120,6 +135,8 @@ class Allocation:
         slot = self._slots.pop(uid, None)
         if slot is not None:
             self._hide(slot)
+        elif (number := self._given.get(uid)) is not None and number in self._gangs:
+            self._lose(number, uid)
 
     def forget(self, uid: str) -> None:
         """The pod does not exist any more."""
@@ -136,6 +153,10 @@ class Allocation:
         (self._cordoned.add if closed else self._cordoned.discard)(node)
         for slot in here:
             self._show(slot)
+        for order in self._gangs.kept():
+            if closed and order.slot is not None and order.slot.node == node:
+                self._lose(order.ticket.number, order.slot.uid)
+                self.offer(order.slot)
 
     # --- what became of an order ---
 
@@ -150,7 +171,7 @@ class Allocation:
         queue = self._queues.get(ticket.pool)
         if queue is not None:
             queue.remove(ticket.number)
-        order = self._busy.pop(ticket.number, None)
+        order = self._gangs.leave(ticket) or self._busy.pop(ticket.number, None)
         if order is not None:
             self.give_back(order)
 
@@ -168,15 +189,32 @@ class Allocation:
 
         A ticket that cannot be served (its pool has no slot and too many pods are in the making)
         does not hold up tickets of other pools. The pools take turns to choose first: claims and
-        pods in the making at once are limited for all of them together.
+        pods in the making at once are limited for all of them together. A gang's orders are kept back
+        until they are due (`gangs`).
         """
-        orders: list[Order] = []
+        orders = self._due()
         for pool in list(self._queues):
             served = self._serve(pool)
             if served:
                 self._queues.move_to_end(pool)
-            orders += served
-        return orders
+            orders += [order for order in served if order.ticket.number not in self._gangs]
+        return orders + self._due()
+
+    def _due(self) -> list[Order]:
+        """Orders of a gang that were kept back and are so no longer."""
+        claims = self._claims_max - self.statistics().claiming
+        return [self._book(order) for order in self._gangs.take(claims, self._may_begin)]
+
+    def _may_begin(self, order: Order) -> bool:
+        """Whether it need not wait for a canary of its image."""
+        return not self.images.is_held(order.ticket) or self.images.may_overtake(order.ticket)
+
+    def _lose(self, number: int, uid: str) -> None:
+        """What was kept for a member of a gang is no more: it waits again, before all others."""
+        order = self._gangs.drop(number)
+        if order is not None:
+            del self._given[uid]
+            self._queues[order.ticket.pool].put_back(order.ticket)
 
     def _serve(self, pool: str) -> list[Order]:
         orders = list(self._decide(pool))
@@ -188,20 +226,23 @@ class Allocation:
         queue = self._queues[pool]
         counts = self.statistics()
         claims, cold = self._claims_max - counts.claiming, self._cold_max - counts.cold
-        if not queue or self._is_held(pool) or (cold <= 0 and not self._may_claim(pool, claims)):
+        if not queue or self._is_held(pool):
             return
         for ticket in queue.in_order():
-            if cold <= 0 and not self._may_claim(pool, claims):
+            is_spent = not self._may_claim(pool, claims) and (cold <= 0 or self._serves_all(pool))
+            if is_spent and not (ticket.is_fresh and cold > 0):
                 return
             is_held = self.images.is_held(ticket)
-            if is_held and not self.images.may_overtake(ticket):
+            if self._gangs.is_barred(ticket) or (is_held and not self.images.may_overtake(ticket)):
                 continue
             slot = self._choose(ticket)
             if slot is not None and claims > 0:
-                claims -= 1
-                yield self._give(ticket, slot)
+                order = self._give(ticket, slot)
+                claims -= ticket.number not in self._gangs
+                yield order
             elif slot is None and cold > 0 and not is_held:
                 cold -= 1
+                self._gangs.go_on_without(ticket)
                 yield self._book(Order(ticket, Tier.COLD, None))
 
     def _is_held(self, pool: str) -> bool:
@@ -223,6 +264,11 @@ class Allocation:
             queue.wants(image) or next(iter(slots.values())).swap
             for image, slots in self._free.get(pool, {}).items()
         )
+
+    def _serves_all(self, pool: str) -> bool:
+        """Whether there is a free placeholder for whoever asks: nothing need be made, and with no claim left
+        nobody need be looked at."""
+        return any(next(iter(slots.values())).swap for slots in self._free.get(pool, {}).values())
 
     def _choose(self, ticket: Ticket) -> Slot | None:
         """The best slot: the same image first, then any whose image may be changed: on a node that holds
@@ -253,9 +299,8 @@ class Allocation:
     def _give(self, ticket: Ticket, slot: Slot) -> Order:
         self.withdraw(slot.uid)
         self._given[slot.uid] = ticket.number
-        return self._book(
-            Order(ticket, Tier.WARM if slot.image == ticket.image else Tier.SWAP, slot)
-        )
+        order = Order(ticket, Tier.WARM if slot.image == ticket.image else Tier.SWAP, slot)
+        return order if self._gangs.keep(ticket, order) else self._book(order)
 
     def _book(self, order: Order) -> Order:
         self.images.begin(order.ticket, order.slot.node if order.slot else "")

@@ -14,6 +14,7 @@ from gateway.proxy import has_body
 from gateway.routes.context import Json
 from gateway.routes.forward import ForwardRoutes
 from gateway.routes.ports import PortRoutes
+from gateway.routes.requests import RequestRoutes
 from gateway.routes.sandboxes import SandboxRoutes
 from gateway.routes.sockets import SocketRoutes
 from gateway.routes.status import StatusRoutes
@@ -49,9 +50,11 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
         not_ready: why the replica should get no new calls; empty when it should.
     """
     edge = _Edge(metrics)
+    sandboxes = SandboxRoutes(context, metrics)
     application = Starlette(
         routes=[
-            *SandboxRoutes(context, metrics).routes(),
+            *sandboxes.routes(),
+            *RequestRoutes(context, sandboxes.hand_over).routes(),
             *ForwardRoutes(context, metrics).routes(),
             *PortRoutes(context).routes(),
             *StatusRoutes(metrics.render, not_ready).routes(),

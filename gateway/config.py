@@ -69,11 +69,17 @@ class Settings:
     """Allocations that may wait at once; more are refused with 429. Twice the 11,858 of the largest
     published run, at about 2 KiB each."""
 
-    cold_max: int = 16
-    """New pods in the making at once: three seconds of what one node launches (5 a second)."""
+    cold_max: int = 128
+    """New pods in the making at once, over all nodes: a second of what an API server and a scheduler take
+    beside all else. Fewer while the API server says that it is too busy."""
+
+    cold_per_node: int = 16
+    """As many for each node that takes pods: three seconds of what one node launches (5 a second). Which
+    node a pod goes to is the scheduler's business."""
 
     claims_max: int = 32
-    """Claims in flight at once: as many as the Kubernetes client has connections."""
+    """Claims in flight at once: as many as the Kubernetes client has connections. Fewer while the API
+    server says that it is too busy."""
 
     claim_attempts: int = 3
     """Placeholders tried for one request when they die before their handshake."""

@@ -74,7 +74,8 @@ class Turns:
 class Ticket:
     """A request that waits for a sandbox.
 
-    `weight` is its tenant's share against other tenants'; greater than 0.
+    `weight` is its tenant's share against other tenants'; greater than 0. Tickets of one `gang` are
+    served all together or not at all; empty: by itself.
     """
 
     number: int
@@ -86,6 +87,7 @@ class Ticket:
     weight: float = 1.0
     is_fresh: bool = False
     """Whether only a new pod will do: placeholders were tried."""
+    gang: str = ""
 
 
 Line = OrderedDict[int, Ticket]

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
+from gateway.backoff import Backoff
 from gateway.daemons import NotListeningError
-from gateway.model import DEFAULT_SHARE, Assignment, Ending, Ready, Share, Timings
-from gateway.provider import ClaimLostError, RefusedError
+from gateway.model import Assignment, Ending, Ready, Timings
+from gateway.provider import BusyError, ClaimLostError, RefusedError
 from gateway.resizing import Resizing
 from sandman import wire
 from sandman.errors import (
@@ -30,7 +31,7 @@ from sandman.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from gateway.allocation import Order
     from gateway.config import Settings
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from gateway.model import Amounts, Instance, PoolSpec, SandboxRequest
     from gateway.provider import Provider
     from gateway.roster import Roster
+    from gateway.wants import Want
 
 log = structlog.get_logger()
 
@@ -65,29 +67,12 @@ REPLACEABLE = frozenset({"evicted", "preempted", "node_lost", "deleted"})
 """Losses before the handshake that another placeholder makes good without the caller's knowing."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Want:
-    """A request with all that the gateway adds to it. `arrived` on the monotonic clock, seconds."""
-
-    request: SandboxRequest
-    image: str
-    tenant: str
-    key: str | None
-    record: Mapping[str, object]
-    arrived: float
-    share: Share = DEFAULT_SHARE
-
-    @property
-    def deadline(self) -> float:
-        """When the caller stops waiting, on the monotonic clock."""
-        return self.arrived + self.request.wait_s
-
-
 @dataclasses.dataclass(slots=True, eq=False)
 class _Taken:
-    """What an order may have taken, or has when the API server answered."""
+    """What an order may have taken, or has when the API server answered. Without an order it is a sandbox
+    that was ready, and that nobody came for."""
 
-    order: Order
+    order: Order | None
     namespace: str
     name: str
     claim_id: str
@@ -118,6 +103,12 @@ class Fulfilment:
         self._wall = wall
         self.resizing = Resizing(provider, roster)
         self._unsettled: list[_Taken] = []
+        self.backoff = Backoff(
+            claims_max=settings.claims_max,
+            cold_max=settings.cold_max,
+            cold_per_node=settings.cold_per_node,
+        )
+        """How much is asked of the API server at once, as it bears."""
         self.in_hand: set[str] = set()
         """Claims that are being carried out: their pods are known, and nobody's yet."""
 
@@ -127,6 +118,7 @@ class Fulfilment:
         Raises:
             ClaimLostError: the placeholder was lost before the handshake, through nobody's fault
                 that concerns the caller: another one may be tried.
+            BusyError: nothing was taken, the API server has too much to do.
             SandmanError: final.
         """
         assignment = self._assignment(order, want)
@@ -141,7 +133,7 @@ class Fulfilment:
         placeholder = self._placeholder(order)
         taken = _Taken(order, *self._target(order, placeholder), assignment.claim_id)
         try:
-            instance = await self._take(taken, placeholder, assignment)
+            instance = await self._take(taken, order, placeholder, assignment)
             claimed = trio.current_time()
             self._roster.taken(instance, uid_was_known=order.slot is not None)
             claim = self.handshake(
@@ -155,7 +147,9 @@ class Fulfilment:
             raise
         except RefusedError as refused:
             self._roster.allocation.give_back(order)
-            raise self._refused(taken, refused.error) from refused
+            if isinstance(refused, BusyError):
+                raise
+            raise self._refused(taken, order, refused.error) from refused
         except BaseException as error:
             self._unsettled.append(taken)
             with trio.move_on_after(CLEANUP_S, shield=True):
@@ -217,14 +211,23 @@ class Fulfilment:
     # --- taking ---
 
     async def _take(
-        self, taken: _Taken, placeholder: Instance | None, assignment: Assignment
+        self, taken: _Taken, order: Order, placeholder: Instance | None, assignment: Assignment
     ) -> Instance:
         """The one write; what it answers."""
-        if placeholder is None:
-            spec = self._spec(taken.order, taken.namespace)
-            instance = await self._provider.create(spec, taken.name, assignment)
-        else:
-            instance = await self._provider.claim(placeholder, assignment)
+        window = self.backoff.claims if placeholder is not None else self.backoff.cold
+        try:
+            if placeholder is None:
+                spec = self._spec(order, taken.namespace)
+                instance = await self._provider.create(spec, taken.name, assignment)
+            else:
+                instance = await self._provider.claim(placeholder, assignment)
+        except BusyError as busy:
+            window.refused(trio.current_time(), busy.error.retry_after)
+            raise
+        except UnreachableError as error:
+            window.refused(trio.current_time(), error.retry_after)
+            raise
+        window.succeeded()
         taken.is_answered = True
         return instance
 
@@ -273,11 +276,11 @@ class Fulfilment:
             raise _went_away(order)
         return spec
 
-    def _refused(self, taken: _Taken, error: SandmanError) -> Exception:
+    def _refused(self, taken: _Taken, order: Order, error: SandmanError) -> Exception:
         """What a refusal means: a quota that is used up leaves the pool's other namespaces."""
-        if taken.order.slot is None and isinstance(error, QuotaError):
+        if order.slot is None and isinstance(error, QuotaError):
             self._roster.is_full(taken.namespace)
-            best = next(iter(self._roster.places(taken.order.ticket.pool)), None)
+            best = next(iter(self._roster.places(order.ticket.pool)), None)
             if best is not None and best.namespace != taken.namespace:
                 return ClaimLostError(taken.name)
         return error
@@ -286,13 +289,6 @@ class Fulfilment:
         """The living sandbox of this idempotency key, none that is about to be deleted."""
         given_up = frozenset(taken.claim_id for taken in self._unsettled)
         return self._roster.registry.with_key(key, now=self._wall(), given_up=given_up)
-
-    async def give_up(self, instance: Instance) -> None:
-        """Delete a sandbox that is not what was asked for; what cannot be deleted now has its lease."""
-        ending = Ending("released", "it could not be resized", at=self._wall())
-        await self._provider.delete(instance)
-        self._roster.registry.remember(instance, ending)
-        self._roster.registry.remove(instance.uid, ending)
 
     async def _settle(self, taken: _Taken) -> None:
         """Delete what the order took. A placeholder that does not carry the claim, and did not some
@@ -311,7 +307,8 @@ class Fulfilment:
                 taken.absent_at = trio.current_time()
             if begun - taken.absent_at < LOOKS_APART_S:
                 return
-            self._roster.allocation.give_back(taken.order)
+            if taken.order is not None:
+                self._roster.allocation.give_back(taken.order)
         self._unsettled.remove(taken)
         if ours is None:
             return
@@ -319,6 +316,13 @@ class Fulfilment:
         ending = Ending("released", "the call that made it did not end well", at=self._wall())
         self._roster.registry.remember(ours, ending)
         self._roster.registry.remove(ours.uid, ending)
+
+    async def abandon(self, instance: Instance) -> None:
+        """Delete a sandbox that was ready, and that nobody came for; tried again until it is done."""
+        taken = _Taken(None, instance.namespace, instance.name, instance.claim_id or "", True)
+        self._unsettled.append(taken)
+        with trio.move_on_after(CLEANUP_S, shield=True):
+            await self._settle(taken)
 
     async def settle_again(self) -> None:
         """Try once more what could not be given up."""

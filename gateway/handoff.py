@@ -99,6 +99,7 @@ class Handoff:
             call = client.build_request(
                 request.method,
                 f"https://{address}{request.scope['path']}",
+                params=request.url.query.encode() or None,
                 headers=self._headers(request),
                 content=request.stream(),
                 extensions={"sni_hostname": self._server_name},

@@ -49,9 +49,18 @@ class Share:
     """Most sandboxes at once, those that are asked for included; None for no limit."""
     images: tuple[str, ...] | None = None
     """Patterns of the images that it may use (`references.is_allowed`); None for all."""
+    rate: float | None = None
+    """Most sandboxes made in a second, on average; None for no limit."""
+    cpu: float | None = None
+    """Most cores at once, as the pods of its sandboxes request them; None for no limit."""
+    memory: int | None = None
+    """Most bytes of memory at once, likewise."""
 
 
 DEFAULT_SHARE = Share()
+
+COUNT_MAX = 1000
+"""Most sandboxes of one call: a wave of what one namespace takes, and a second of the API server's time."""
 
 
 class Amounts(NamedTuple):
@@ -108,6 +117,15 @@ class SandboxRequest:
     node_class: str | None = None
     names_pool: bool = True
     """Whether the caller named the pool; else the gateway chooses one."""
+    count: int | None = None
+    """How many of them are wanted by one call, told of in a stream; None: one, told of by itself."""
+    gang: bool = False
+    """All of them or none."""
+
+    @property
+    def size(self) -> int:
+        """How many are wanted."""
+        return self.count or 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -268,3 +286,15 @@ class Ready:
     instance: Instance
     boot_id: str
     timings: Timings
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Queued:
+    """A request that is not done: where it stands. `retry_after` in seconds."""
+
+    id: str
+    is_waiting: bool
+    """In the queue; else its sandbox is starting."""
+    place: int | None
+    """First is 1; None when it is starting, or too far back to be counted."""
+    retry_after: float

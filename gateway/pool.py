@@ -6,42 +6,42 @@ either handed over or deleted, and its place in the queue is given up.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import hashlib
 import itertools
-import json
 from typing import TYPE_CHECKING
 
 import structlog
 import trio
 
-from gateway import choice, sizing
+from gateway import choice, pace, quota
+from gateway.admission import Admission
 from gateway.daemons import NotListeningError
 from gateway.fairness import PLACE_MAX, Ticket
-from gateway.fulfilment import Want
-from gateway.model import DEFAULT_SHARE, NO_AMOUNTS, Ready, Share, Timings
+from gateway.keylocks import KeyLocks
+from gateway.model import DEFAULT_SHARE, Ready, Share, Timings
 from gateway.outcomes import Outcomes
-from gateway.provider import ClaimLostError, PoolSeen
+from gateway.provider import BusyError, ClaimLostError, PoolSeen
 from gateway.resizing import NotResizedError
 from gateway.roster import is_free
 from gateway.trials import Trials
+from gateway.waiting import Waiter
+from gateway.wants import Want, key_label, record
 from sandman.errors import (
     CapacityError,
     ConflictError,
-    QuotaError,
     SandmanError,
     UnreachableError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
-    from gateway.allocation import Order
     from gateway.config import Settings
     from gateway.daemons import Daemons
     from gateway.fulfilment import Fulfilment
-    from gateway.model import Instance, PoolSpec, SandboxRequest
+    from gateway.model import Instance, SandboxRequest
+    from gateway.outcomes import Outcome
     from gateway.provider import News
     from gateway.roster import Roster
     from sandman import wire
@@ -55,8 +55,6 @@ VET_PAUSES_S = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 VET_AGAIN_S = 30.0
 """Pause after that, for as long as it is there: nothing else would bring it in. 900 that do not
 answer, at a second each, take up all of VETS_AT_ONCE."""
-QUOTA_RETRY_S = 5.0
-"""Seconds after which a caller who has all that it may is told to ask again."""
 SETTLE_EVERY_S = 5.0
 """Seconds between tries to give up pods that could not be: the API server was away."""
 
@@ -80,10 +78,14 @@ class Pool:
         self._daemons = daemons
         self._settings = settings
         self._numbers = itertools.count(1)
-        self._waiters: dict[int, _Waiter] = {}
+        self._waiters: dict[int, Waiter] = {}
         self.outcomes = Outcomes()
-        self._keys: dict[str, _KeyLock] = {}
+        self._keys = KeyLocks()
         self._trials = Trials(roster, self._waiters.values, settings.image_mirrors)
+        self._frozen = trio.Event()
+        """Set while a pause may be going on."""
+        self._paces: dict[str, pace.Pace] = {}
+        self._admission = Admission(roster, fulfilment, settings.queue_max)
 
     def __repr__(self) -> str:
         return f"<Pool {self._allocation!r} keys={len(self._keys)}>"
@@ -94,6 +96,7 @@ class Pool:
         async with news, trio.open_nursery() as nursery:
             vetting: set[str] = set()
             nursery.start_soon(self._settle)
+            nursery.start_soon(self._thaw)
             async for item in news:
                 fresh = self._roster.apply(item)
                 if isinstance(item, PoolSeen):
@@ -108,6 +111,14 @@ class Pool:
         while True:
             await trio.sleep(SETTLE_EVERY_S)
             await self._fulfilment.settle_again()
+            self._pump()
+
+    async def _thaw(self) -> None:
+        """Go on when a pause for the API server's sake is over: nothing else may happen then."""
+        while True:
+            await self._frozen.wait()
+            await trio.sleep_until(self._fulfilment.backoff.paused_until())
+            self._frozen = trio.Event()
             self._pump()
 
     # --- allocation ---
@@ -128,94 +139,144 @@ class Pool:
             QuotaError: the tenant has as many as it may.
             SandmanError: the image or the pod failed.
         """
-        with self.outcomes.of(request.pool, self._roster.pools) as outcome:
+        label = None if key is None else key_label(tenant, key)
+        want = self.want(tenant, request, label, share=share)
+        with self.counted(want) as outcome:
+            if want.key is None:
+                return outcome.made(await self._allocate(want))
+            async with self._keys.alone(want.key, want.deadline):
+                old = self.made_before(want)
+                made = self._allocate(want) if old is None else self.again(old, want)
+                return outcome.made(await made)
+
+    def counted(self, want: Want) -> AbstractContextManager[Outcome]:
+        """Count what becomes of this want in the block."""
+        return self.outcomes.of(want.request.pool, self._roster.pools)
+
+    def want(
+        self,
+        tenant: str,
+        request: SandboxRequest,
+        label: str | None,
+        *,
+        share: Share,
+        gang: str = "",
+    ) -> Want:
+        """What is asked for, with all that the gateway adds to it. `label` is the value of the pod's key label.
+
+        Raises:
+            BadRequestError: there is no such pool, or none that can give this.
+        """
+        with self.outcomes.of(request.pool, self._roster.pools):
             pools = {name: s for name, s in self._roster.pools.items() if s.admits(tenant)}
             spec = choice.pool_of(request, pools)
-            outcome.pool = spec.name
-            return outcome.made(await self._allocate_once(tenant, request, spec, key, share))
-
-    async def _allocate_once(
-        self, tenant: str, request: SandboxRequest, spec: PoolSpec, key: str | None, share: Share
-    ) -> Ready:
-        want = Want(
+        return Want(
             request=dataclasses.replace(request, pool=spec.name),
             image=self._trials.image(request, spec),
             tenant=tenant,
-            key=None if key is None else key_label(tenant, key),
+            key=label,
             record=record(request),
             arrived=trio.current_time(),
             share=share,
+            gang=gang,
+            cost=quota.of_request(spec, request.resources),
         )
-        if want.key is None:
-            return await self._allocate(want)
-        async with self._alone(want.key, want.deadline):
-            made = self._fulfilment.made_before(want.key)
-            return await (self._allocate(want) if made is None else self._again(made, want))
 
     async def _allocate(self, want: Want) -> Ready:
-        if len(self._waiters) >= self._settings.queue_max:
-            raise CapacityError("the queue is full", retry_after=1.0, facts={"queue": "full"})
-        self._trials.refuse(want)
-        self._check_quota(want)
-        waiter = _Waiter(_ticket(next(self._numbers), want), want.arrived)
-        self._waiters[waiter.ticket.number] = waiter
+        [waiter] = self.enter([want])
+        with trio.CancelScope(deadline=want.deadline):
+            return await self.see_through(waiter)
+        raise self._timed_out(waiter, want)
+
+    def enter(self, wants: Sequence[Want]) -> list[Waiter]:
+        """Places in the queue for all of these, or for none; each must be seen through.
+
+        Raises:
+            CapacityError: the queue is full.
+            QuotaError: the tenant may not have as many.
+        """
+        for want in wants[:1]:
+            self._trials.refuse(want)
+        self._admission.enter(wants, trio.current_time())
+        if wants and not self._allocation.has_queue(wants[0].request.pool):
+            self._pace(wants[0]).begin(trio.current_time())
+        waiters = [Waiter(_ticket(next(self._numbers), want), want) for want in wants]
+        for waiter in waiters:
+            self._waiters[waiter.ticket.number] = waiter
+            self._allocation.arrive(waiter.ticket)
+        self._pump()
+        return waiters
+
+    async def see_through(self, waiter: Waiter) -> Ready:
+        """The sandbox that this place in the queue brings, ready for commands. However it ends, the place
+        is given up.
+
+        Raises:
+            CapacityError: every placeholder tried was lost.
+            SandmanError: the image or the pod failed.
+        """
         try:
-            with trio.CancelScope(deadline=want.deadline):
-                return await self._attempts(waiter, want)
+            made = await self._attempts(waiter, waiter.want)
+            self._pace(waiter.want).served(trio.current_time())
         finally:
-            if trio.current_time() >= want.deadline:
+            if trio.current_time() >= waiter.want.deadline:
                 # Only who waited in vain is told; thousands may end at once otherwise.
                 waiter.place = self._allocation.position(waiter.ticket)
                 waiter.is_waiting = self._allocation.is_waiting(waiter.ticket)
             del self._waiters[waiter.ticket.number]
+            self._admission.leave(waiter.want)
             self._allocation.leave(waiter.ticket)
             self._pump()
-        raise self._timed_out(waiter, want)
+        return made
 
-    def _check_quota(self, want: Want) -> None:
-        limit = want.share.concurrent
-        if limit is None:
-            return
-        asked = sum(one.ticket.tenant == want.tenant for one in self._waiters.values())
-        held = self._roster.registry.count(
-            want.tenant, besides=self._fulfilment.in_hand, enough=limit - asked
-        )
-        used = asked + held
-        if used >= limit:
-            raise QuotaError(
-                f"the tenant may have {limit} sandboxes at once, and has or is getting as many: "
-                "release some",
-                retry_after=QUOTA_RETRY_S,
-                facts={"limit": limit, "used": used},
-            )
+    def stands(self, waiter: Waiter) -> tuple[bool, int | None, float]:
+        """Whether it waits in the queue, its place there, and in how many seconds it is likely served."""
+        if not self._allocation.is_waiting(waiter.ticket):
+            return False, None, pace.LEAST_S
+        place = self._allocation.position(waiter.ticket)
+        wait_s = self._pace(waiter.want).wait_s(place or PLACE_MAX, trio.current_time())
+        return True, place, wait_s
 
-    async def _attempts(self, waiter: _Waiter, want: Want) -> Ready:
-        for attempt in range(self._settings.claim_attempts):
-            self._allocation.arrive(waiter.ticket, first=attempt > 0)
-            self._pump()
+    def _pace(self, want: Want) -> pace.Pace:
+        return self._paces.setdefault(want.request.pool, pace.Pace())
+
+    async def abandon(self, made: Ready) -> None:
+        """Delete a sandbox that nobody came for."""
+        await self._fulfilment.abandon(made.instance)
+
+    async def _attempts(self, waiter: Waiter, want: Want) -> Ready:
+        lost = 0
+        while True:
             order = await waiter.wait_order()
             pause = 0.0
             try:
                 made = await self._fulfilment.carry_out(order, want)
                 return self._trials.succeeded(order, made)
             except ClaimLostError:
-                log.info("claim lost", attempt=attempt, slot=order.slot and order.slot.uid)
+                lost += 1
+                log.info("claim lost", attempt=lost, slot=order.slot and order.slot.uid)
             except NotResizedError as error:
                 # One more placeholder, on another node perhaps; then a pod that has it from the start.
-                is_fresh = error.fresh or attempt > 0
+                lost += 1
+                is_fresh = error.fresh or lost > 1
                 waiter.ticket = dataclasses.replace(waiter.ticket, is_fresh=is_fresh)
+            except BusyError as busy:
+                log.info("the API server is busy", error=str(busy.error))
             except SandmanError as error:
-                pause = self._trials.failed(
-                    order, want, error, again=attempt + 1 < self._settings.claim_attempts
-                )
+                lost += 1
+                again = lost < self._settings.claim_attempts
+                pause = self._trials.failed(order, want, error, again=again)
             finally:
                 waiter.order = None
                 self._allocation.done(waiter.ticket)
                 self._pump()
+            if lost == self._settings.claim_attempts:
+                raise CapacityError("every placeholder tried was lost", retry_after=1.0)
             await trio.sleep(pause)
-        raise CapacityError("every placeholder tried was lost", retry_after=1.0)
+            self._allocation.arrive(waiter.ticket, first=True)
+            self._pump()
 
-    def _timed_out(self, waiter: _Waiter, want: Want) -> CapacityError:
+    def _timed_out(self, waiter: Waiter, want: Want) -> CapacityError:
         facts: dict[str, object] = {"waited_s": want.request.wait_s, "place": waiter.place}
         doing = "starting"
         if waiter.is_waiting:
@@ -229,6 +290,11 @@ class Pool:
 
     def _pump(self) -> None:
         """Let the allocation decide, and hand its orders to those who wait for them."""
+        now, backoff = trio.current_time(), self._fulfilment.backoff
+        claims, cold = backoff.limits(now, self._roster.open_nodes)
+        self._allocation.limit(claims=claims, cold=cold)
+        if now < backoff.paused_until():
+            self._frozen.set()
         for order in self._allocation.assign():
             self._waiters[order.ticket.number].give(order)
 
@@ -236,53 +302,46 @@ class Pool:
         """Tenant and seconds so far of each request that waits for an order."""
         now = trio.current_time()
         return [
-            (one.ticket.tenant, now - one.arrived)
+            (one.ticket.tenant, now - one.want.arrived)
             for one in self._waiters.values()
             if self._allocation.is_waiting(one.ticket)
         ]
 
     # --- the same key again ---
 
-    async def _again(self, made: Instance, want: Want) -> Ready:
-        """The sandbox that this key made before; finishes its handshake if nobody did."""
-        if made.request.get("fingerprint") != want.record["fingerprint"]:
+    def made_before(self, want: Want) -> Instance | None:
+        """The living sandbox of the want's key.
+
+        Raises:
+            ConflictError: it was made for another request.
+        """
+        made = self._fulfilment.made_before(want.key) if want.key is not None else None
+        if made is not None and made.request.get("fingerprint") != want.record["fingerprint"]:
             raise ConflictError(
                 "this Idempotency-Key was used with another request", sandbox=made.id
             )
+        return made
+
+    def has_key(self, label: str) -> bool:
+        """Whether a living sandbox has this value of the key label."""
+        return self._fulfilment.made_before(label) is not None
+
+    async def again(self, made: Instance, want: Want, *, at_least_s: float = 0.0) -> Ready:
+        """The sandbox that this key made before; finishes its handshake if nobody did, within `wait_s` or
+        this many seconds."""
         claim = self._fulfilment.handshake(
             made.claim_id or "", made.previous_boot_id, made.expires_at, want.request
         )
-        with trio.CancelScope(deadline=want.deadline):
+        with trio.CancelScope(deadline=max(want.deadline, want.arrived + at_least_s)):
             try:
                 info = await self._fulfilment.ready(made, claim, want.request.resources)
             except NotResizedError as error:
-                await self._fulfilment.give_up(made)
+                await self._fulfilment.abandon(made)
                 raise CapacityError(f"it could not be resized: {error}", retry_after=1.0) from error
             now = self._roster.registry.get(made.uid) or made
             waited = (trio.current_time() - want.arrived) * 1e3
             return Ready(now, info.boot_id, Timings(0.0, 0.0, waited))
         raise UnreachableError("the sandbox of this key does not answer", sandbox=made.id)
-
-    @contextlib.asynccontextmanager
-    async def _alone(self, key: str, deadline: float) -> AsyncIterator[None]:
-        """One call at a time for each key: the others wait and then find what the first made."""
-        entry = self._keys.setdefault(key, _KeyLock())
-        entry.users += 1
-        try:
-            with trio.CancelScope(deadline=deadline) as waiting:
-                await entry.lock.acquire()
-            if waiting.cancelled_caught:
-                raise CapacityError(
-                    "an earlier call with this key is not over within wait_s", retry_after=1.0
-                )
-            try:
-                yield
-            finally:
-                entry.lock.release()
-        finally:
-            entry.users -= 1
-            if not entry.users:
-                del self._keys[key]
 
     # --- vetting ---
 
@@ -314,50 +373,6 @@ class Pool:
         return None
 
 
-class _Waiter:
-    """One waiting call and the order it was given."""
-
-    def __init__(self, ticket: Ticket, arrived: float) -> None:
-        self.ticket = ticket
-        self.arrived = arrived
-        self.order: Order | None = None
-        self.place: int | None = None
-        """Place in the queue when the time was up; None when it had been given something, or is far back."""
-        self.is_waiting = False
-        self._error: SandmanError | None = None
-        self._given = trio.Event()
-
-    def give(self, order: Order) -> None:
-        self.order = order
-        self._given.set()
-
-    def refuse(self, error: SandmanError) -> None:
-        """It will get nothing, and why."""
-        self._error = error
-        self._given.set()
-
-    async def wait_order(self) -> Order:
-        """The order that the allocation gives.
-
-        Raises:
-            SandmanError: see `refuse`.
-        """
-        while self.order is None:
-            if self._error is not None:
-                raise self._error
-            self._given = trio.Event()
-            await self._given.wait()
-        return self.order
-
-
-class _KeyLock:
-    """A lock and how many use it, so that it can be forgotten."""
-
-    def __init__(self) -> None:
-        self.lock = trio.Lock()
-        self.users = 0
-
-
 def _ticket(number: int, want: Want) -> Ticket:
     request = want.request
     return Ticket(
@@ -368,30 +383,5 @@ def _ticket(number: int, want: Want) -> Ticket:
         run=request.run or "",
         purpose=request.purpose,
         weight=want.share.weight,
+        gang=want.gang,
     )
-
-
-def key_label(tenant: str, key: str) -> str:
-    """The label's value for a tenant's idempotency key: nobody can read or guess the key from it."""
-    return hashlib.sha256(f"{tenant}\0{key}".encode()).hexdigest()[:40]
-
-
-def record(request: SandboxRequest) -> dict[str, object]:
-    """What is kept of a request on its pod. The environment is not: it may hold secrets; of it
-    only the fingerprint of the whole request tells."""
-    kept: dict[str, object] = {
-        "image": request.image,
-        "pool": request.pool,
-        "workdir": request.workdir,
-        "user": request.user,
-        "labels": dict(request.labels),
-        "max_s": request.max_s,
-        "purpose": request.purpose.value,
-    }
-    if request.resources != NO_AMOUNTS:
-        kept["resources"] = sizing.texts(request.resources)
-    if request.node_class is not None:
-        kept["node_class"] = request.node_class
-    whole = json.dumps([kept, request.run, sorted(request.env)], sort_keys=True)
-    kept["fingerprint"] = hashlib.sha256(whole.encode()).hexdigest()
-    return kept

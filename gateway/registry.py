@@ -7,7 +7,6 @@ call in flight registers its cancel scope, so that it ends when its sandbox does
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections import Counter, OrderedDict, defaultdict
 from typing import TYPE_CHECKING, Protocol
 
@@ -94,16 +93,18 @@ class Registry:
             key=lambda one: (one.created_at, one.id),
         )
 
-    def count(self, tenant: str, *, besides: Container[str | None], enough: int) -> int:
-        """How many living sandboxes the tenant has, counted up to `enough`; not those of the claims
-        `besides`."""
+    def most(self, tenant: str) -> int:
+        """How many living sandboxes the tenant has at most: those that have ended are counted, too."""
+        return len(self._by_tenant.get(tenant, ()))
+
+    def living(self, tenant: str, *, besides: Container[str | None]) -> Iterator[Instance]:
+        """The tenant's living sandboxes, but those of the claims `besides`."""
         found = (self._by_uid[uid] for uid in self._by_tenant.get(tenant, ()))
-        living = (
+        return (
             one
             for one in found
             if one.ending is None and not self._is_going(one) and one.claim_id not in besides
         )
-        return sum(1 for _ in itertools.islice(living, max(0, enough)))
 
     def _is_going(self, one: Instance) -> bool:
         return one.deleting or one.id in self._ended

@@ -42,6 +42,9 @@ class Roster:
         self.breaker = Breaker()
         self.held: dict[str, float] = {}
         """Placeholders that wait for `refill` to let them start: uid → since when (trio's clock)."""
+        self.open_nodes: int | None = None
+        """How many nodes take pods; None when nothing is known of nodes."""
+        self._nodes: dict[str, bool] = {}
         self._boots: dict[str, str] = {}
         self._changes: dict[str, trio.Event] = {}
 
@@ -63,6 +66,10 @@ class Roster:
                 self.allocation.cordon(name, closed=closed)
                 known = self.allocation.images
                 known.gone(name) if gone else known.report(name, images)
+                self._nodes[name] = not closed
+                if gone:
+                    del self._nodes[name]
+                self.open_nodes = sum(self._nodes.values()) if self._nodes else None
             case providers.Synced():
                 self.synced.set()
         return None

@@ -13,6 +13,7 @@ from gateway.allocation import Allocation
 from gateway.breaking import Breaking
 from gateway.certificates import Certificates
 from gateway.credentials import WatchedCredentials
+from gateway.desk import Desk
 from gateway.election import Election
 from gateway.fulfilment import Fulfilment
 from gateway.handoff import Handoff
@@ -82,6 +83,7 @@ class Gateway:
         self.breaking = Breaking(self.roster, provider, lambda: self.election.is_leader, wall)
         self.refill = Refill(self.roster, provider, lambda: self.election.is_leader)
         self.pool = Pool(self.roster, fulfilment, self.upstream, settings)
+        self.desk = Desk(self.pool, lambda: self.election.is_leader)
         self.proxy = Proxy(self.roster, self.upstream, provider, settings)
         self.janitor = Janitor(
             self.registry,
@@ -101,6 +103,7 @@ class Gateway:
             roster=self.roster,
             lookup=Lookup(provider, settings.sandbox_namespaces),
             pool=self.pool,
+            desk=self.desk,
             releaser=Releaser(self.registry, provider, wall),
             proxy=self.proxy,
             handoff=self.handoff,
@@ -135,6 +138,7 @@ class Gateway:
             support.start_soon(self.credentials.run)
             support.start_soon(watching.watch, self._api, self._settings.sandbox_namespaces, send)
             support.start_soon(self.pool.run, receive)
+            support.start_soon(self.desk.run)
             support.start_soon(self.janitor.run)
             support.start_soon(self.refill.run)
             support.start_soon(self.breaking.run)

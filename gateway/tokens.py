@@ -37,6 +37,10 @@ _MAX_TOKEN = 1024
 
 WEIGHT_LEAST, WEIGHT_MOST = 0.01, 100.0
 """Bounds of a weight: a tenant that gets a ten-thousandth of another's share is better served by a limit."""
+LIMITS = ("concurrent", "rate", "cpu", "memory")
+"""Limits of a tenant, as an entry and `Share` name them."""
+LIMIT_LEAST = 0.001
+"""Least cores, and creations a second: one in a quarter of an hour."""
 
 
 class ApiKey(NamedTuple):
@@ -75,8 +79,8 @@ def api_key_entry(token: str, tenant: str, share: Share = DEFAULT_SHARE) -> byte
         "tenant": tenant,
         "weight": share.weight,
     }
-    if share.concurrent is not None:
-        entry["concurrent"] = share.concurrent
+    limits = {name: getattr(share, name) for name in LIMITS}
+    entry |= {name: limit for name, limit in limits.items() if limit is not None}
     if share.images is not None:
         entry["images"] = list(share.images)
     return json.dumps(entry).encode()
@@ -104,23 +108,40 @@ def _read_entry(key_id: str, raw: bytes) -> ApiKey:
         key_id,
         digest.lower(),
         tenant,
-        check_share(entry.get("weight", 1.0), entry.get("concurrent"), images=entry.get("images")),
+        check_share(
+            entry.get("weight", 1.0),
+            images=entry.get("images"),
+            **{name: entry.get(name) for name in LIMITS},
+        ),
     )
 
 
-def check_share(weight: float, concurrent: int | None, *, images: object = None) -> Share:
+def check_share(
+    weight: float,
+    concurrent: int | None = None,
+    *,
+    rate: float | None = None,
+    cpu: float | None = None,
+    memory: int | None = None,
+    images: object = None,
+) -> Share:
     """What a tenant may have.
 
     Raises:
-        ValueError, TypeError: the weight is no number from `WEIGHT_LEAST` to `WEIGHT_MOST`, the limit no
-            whole number from 1, or the images no list of patterns.
+        ValueError, TypeError: the weight is no number from `WEIGHT_LEAST` to `WEIGHT_MOST`, or a limit none
+            that is greater than 0 (whole where it counts sandboxes or bytes), or the images no list of
+            patterns.
     """
     if isinstance(weight, bool) or not WEIGHT_LEAST <= weight <= WEIGHT_MOST:
         raise ValueError(f"a weight is a number from {WEIGHT_LEAST:g} to {WEIGHT_MOST:g}")
-    if concurrent is not None and (type(concurrent) is not int or concurrent < 1):
-        raise ValueError("concurrent is a whole number, at least 1")
+    for name, count in (("concurrent", concurrent), ("memory", memory)):
+        if count is not None and (type(count) is not int or count < 1):
+            raise ValueError(f"{name} is a whole number, at least 1")
+    for name, amount in (("rate", rate), ("cpu", cpu)):
+        if amount is not None and (isinstance(amount, bool) or not LIMIT_LEAST <= amount < 1e9):
+            raise ValueError(f"{name} is a number, at least {LIMIT_LEAST:g}")
     patterns = None if images is None else references.check_patterns(images)
-    return Share(float(weight), concurrent, patterns)
+    return Share(float(weight), concurrent, patterns, rate, cpu, memory)
 
 
 def check_api_key(token: str, keys: Mapping[str, ApiKey]) -> ApiKey:

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from gateway.allocation import Order
     from gateway.fairness import Ticket
-    from gateway.fulfilment import Want
     from gateway.images import Failure
     from gateway.model import PoolSpec, Ready, SandboxRequest
     from gateway.references import Mirror
     from gateway.roster import Roster
+    from gateway.wants import Want
     from sandman.errors import SandmanError
 
 log = structlog.get_logger()

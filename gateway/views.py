@@ -13,7 +13,7 @@ from sandman import names
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gateway.model import Instance, PoolSpec, Ready
+    from gateway.model import Instance, PoolSpec, Queued, Ready
 
 
 def sandbox(instance: Instance, *, is_met: bool = False) -> dict[str, object]:
@@ -77,6 +77,16 @@ def ready(made: Ready, token: str) -> dict[str, object]:
             "claim_ms": round(timings.claim_ms, 3),
             "ready_ms": round(timings.ready_ms, 3),
         },
+    }
+
+
+def queued(request: Queued) -> dict[str, object]:
+    """A request that is not done."""
+    return {
+        "request": request.id,
+        "state": "waiting" if request.is_waiting else "starting",
+        "place": request.place,
+        "retry_after": round(request.retry_after, 1),
     }
 
 

@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from sandman.client import (
+        Batch,
         Client,
         CommandError,
         ConfigurationError,
@@ -95,7 +96,7 @@ if TYPE_CHECKING:
     from sandman.sync import Client as SyncClient
 
 __all__ = [
-    "BadRequestError", "CallerError", "CapacityError", "Client", "CommandError", "ConfigurationError",
+    "BadRequestError", "Batch", "CallerError", "CapacityError", "Client", "CommandError", "ConfigurationError",
     "ConflictError", "Data", "DeletedError", "DiedError", "EntryInfo", "Event", "EvictedError", "ExecOptions",
     "ExecResult", "ExecStream", "ExpiredError", "FileInfo", "FileStream", "Files", "Follow", "ForbiddenError",
     "Gap", "IdleError", "ImageDeniedError", "ImageNotFoundError", "ImagePullError", "InfrastructureError",

@@ -8,8 +8,9 @@ async with Client() as client, client.sandbox(image="python:3.12") as box:
 """
 
 from sandman._async.bodies import Data
-from sandman._async.client import Client, SandboxOptions
+from sandman._async.client import Client
 from sandman._async.command import ExecOptions
+from sandman._async.creation import Batch, SandboxOptions
 from sandman._async.files import Files, FileStream, Remote, User
 from sandman._async.follow import Follow
 from sandman._async.process import Process
@@ -38,8 +39,8 @@ from sandman.terminal import TerminalSpec
 from sandman.wire import ExecResult
 
 __all__ = [
-    "Client", "CommandError", "ConfigurationError", "Data", "EntryInfo", "Event", "ExecOptions", "ExecResult",
-    "ExecStream", "FileInfo", "FileStream", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process",
+    "Batch", "Client", "CommandError", "ConfigurationError", "Data", "EntryInfo", "Event", "ExecOptions",
+    "ExecResult", "ExecStream", "FileInfo", "FileStream", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process",
     "ProcessInfo", "Progress", "Remote", "Resources", "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Session",
     "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Terminal", "TerminalSpec",
     "TreeInfo", "User",

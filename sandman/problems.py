@@ -24,6 +24,8 @@ def from_problem(document: Mapping[str, object], status: int = 500) -> SandmanEr
         facts=facts if isinstance(facts, Mapping) else None,
         **texts,
     )
+    if document.get("retryable") is False:
+        error.retryable = False
     if cls is None:
         error.status = status
     return error

@@ -22,8 +22,9 @@ from sandman._core.values import (
     TreeInfo,
 )
 from sandman._sync.bodies import Data
-from sandman._sync.client import Client, SandboxOptions
+from sandman._sync.client import Client
 from sandman._sync.command import ExecOptions
+from sandman._sync.creation import Batch, SandboxOptions
 from sandman._sync.files import Files, FileStream, Remote, User
 from sandman._sync.follow import Follow
 from sandman._sync.process import Process
@@ -38,8 +39,8 @@ from sandman.terminal import TerminalSpec
 from sandman.wire import ExecResult
 
 __all__ = [
-    "Client", "CommandError", "ConfigurationError", "Data", "EntryInfo", "Event", "ExecOptions", "ExecResult",
-    "ExecStream", "FileInfo", "FileStream", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process",
+    "Batch", "Client", "CommandError", "ConfigurationError", "Data", "EntryInfo", "Event", "ExecOptions",
+    "ExecResult", "ExecStream", "FileInfo", "FileStream", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process",
     "ProcessInfo", "Progress", "Remote", "Resources", "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Session",
     "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Terminal", "TerminalSpec",
     "TreeInfo", "User",

@@ -23,6 +23,11 @@ class RefusedError(Exception):
         self.error = error
 
 
+class BusyError(RefusedError):
+    """The API server has too much to do and did not carry it out: to be tried again, later and by fewer at
+    once. `error.retry_after` is what it asked for."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seen:
     """A pod is there, or has changed."""
@@ -80,7 +85,7 @@ class Provider(Protocol):
 
         Raises:
             ClaimLostError: it is not free any more.
-            RefusedError: the API server did not do it.
+            RefusedError: the API server did not do it; BusyError: it has too much to do.
             SandmanError: whether it did is not known.
         """
 

@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from gateway import sizing
-from gateway.provider import ClaimLostError, RefusedError, endings, patches, pods
+from gateway.provider import BusyError, ClaimLostError, RefusedError, endings, patches, pods
 from sandman.errors import (
     BadRequestError,
     ImageNotFoundError,
@@ -225,6 +225,8 @@ def _failure(error: kube.KubeError) -> RefusedError | SandmanError:
     """Of a claim or creation. A refusal is the server's own word and nothing else: a connection that
     broke, a status of a proxy before it or a time limit leave open what it will do."""
     is_known = not error.maybe_applied and not isinstance(error, kube.UnexpectedStatusError)
+    if isinstance(error, kube.ThrottledError):
+        return BusyError(translate(error))
     if is_known and 400 <= error.status < 500:
         return RefusedError(translate(error))
     return translate(error)

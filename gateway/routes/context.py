@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from gateway.auth import Credentials
     from gateway.config import Settings
+    from gateway.desk import Desk
     from gateway.handoff import Handoff
     from gateway.model import Instance, Principal
     from gateway.pool import Pool
@@ -46,6 +47,7 @@ class Context:
     roster: Roster
     lookup: Lookup
     pool: Pool
+    desk: Desk
     releaser: Releaser
     proxy: Proxy
     handoff: Handoff

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gateway import quantities, sizing
 from gateway.choice import DEFAULT_POOL
-from gateway.model import NO_AMOUNTS, Amounts, Purpose, SandboxRequest
+from gateway.model import COUNT_MAX, NO_AMOUNTS, Amounts, Purpose, SandboxRequest
 from sandman import names, wire
 from sandman.errors import BadRequestError
 
@@ -56,7 +56,9 @@ def sandbox_request(body: Mapping[str, object], settings: Settings) -> SandboxRe
         run=run_name(reader.text("run")),
         labels=_labels(reader.raw("labels")),
         max_s=_life(reader.raw("lease"), settings),
-        wait_s=_wait(reader.seconds("wait_s"), settings),
+        wait_s=_wait(reader.seconds("wait_s", zero=True), settings),
+        count=reader.count("count", 1, COUNT_MAX, least=1) if reader.has("count") else None,
+        gang=reader.flag("gang"),
         resources=_resources(reader.raw("resources")),
         node_class=_label(reader.text("node_class"), "node_class"),
         names_pool=reader.has("pool"),
@@ -213,4 +215,26 @@ def _wait(asked: float | None, settings: Settings) -> float:
         raise BadRequestError(
             f"wait_s is over the longest wait of {settings.wait_max_s:g} s", field="wait_s"
         )
-    return asked or DEFAULT_WAIT_S
+    return DEFAULT_WAIT_S if asked is None else asked
+
+
+def ask_query(pairs: Sequence[tuple[str, str]], settings: Settings) -> float:
+    """The query of `GET /v1/requests/{id}`: `wait_s`, 0 when it is not given.
+
+    Raises:
+        BadRequestError: another parameter, or no number of seconds.
+    """
+    for name, _ in pairs:
+        if name != "wait_s":
+            raise BadRequestError(
+                f"unknown parameter {name[:64]!r}; known: wait_s", field=name[:64]
+            )
+    if not pairs:
+        return 0.0
+    try:
+        asked = float(pairs[-1][1])
+    except ValueError:
+        asked = -1.0
+    if not asked >= 0:
+        raise BadRequestError("wait_s must be a number of seconds, 0 or more", field="wait_s")
+    return _wait(asked, settings)

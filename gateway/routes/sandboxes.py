@@ -11,6 +11,7 @@ from starlette.routing import Route
 from gateway import policy, tokens, views
 from gateway.routes import parse
 from gateway.routes.context import Json, json_body
+from gateway.routes.requests import Stream, answer
 from sandman import names
 from sandman.errors import SandmanError
 
@@ -59,15 +60,19 @@ class SandboxRoutes:
         body = await json_body(request, context.settings.body_max_bytes)
         wanted = parse.sandbox_request(body, context.settings)
         policy.may_run(principal, wanted.image)
-        made = await context.pool.allocate(principal.tenant, wanted, key, share=principal.share)
-        context.proxy.learn(made.instance.uid, made.boot_id)
+        desk, tenant, share = context.desk, principal.tenant, principal.share
+        if wanted.count is None:
+            return answer(await desk.allocate(tenant, wanted, key, share), self.hand_over)
+        members = await desk.open(tenant, wanted, key, share)
+        return Stream(desk, members, wanted.wait_s, self.hand_over, self._metrics)
+
+    def hand_over(self, made: Ready) -> dict[str, object]:
+        """A sandbox that was just made, as its caller sees it."""
+        self._context.proxy.learn(made.instance.uid, made.boot_id)
         self._metrics.allocated(made)
-        self._metrics.firsts.made(made.instance.id, asked)
-        return Json(
-            views.ready(made, self._token(made)),
-            status_code=201,
-            headers={"Location": LOCATION + made.instance.id},
-        )
+        total_ms = made.timings.queued_ms + made.timings.claim_ms + made.timings.ready_ms
+        self._metrics.firsts.made(made.instance.id, trio.current_time() - total_ms / 1e3)
+        return views.ready(made, self._token(made))
 
     def _note(self, location: str, asked: float) -> None:
         """Another replica made this sandbox for a call that came here at `asked`."""

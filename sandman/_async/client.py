@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import uuid
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Literal, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 from urllib.parse import quote
 
 import anyio
 
 from sandman import names
+from sandman._async.creation import Batch, Creation, SandboxOptions, is_queued, queued
 from sandman._async.sandbox import Sandbox, parse_info
 from sandman._async.transport import Call, Transport
 from sandman._core import faults
-from sandman._core.config import RELEASE_LIMIT_S, REPLY_MARGIN_S, Limits, Settings
+from sandman._core.config import FOLLOW_S, RELEASE_LIMIT_S, REPLY_MARGIN_S, Limits, Settings
+from sandman._core.retry import FIRST_PAUSE_S, Retry
 from sandman._core.values import PoolInfo, SandboxInfo
 from sandman.errors import BadRequestError, SandmanError
 
@@ -25,39 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from types import TracebackType
 
-    from sandman._core.retry import Retry
-    from sandman._core.values import Resources
-
-DEFAULT_WAIT_S = 60.0
-
 logger = logging.getLogger("sandman")
-
-
-class SandboxOptions(TypedDict, total=False):
-    """What sandbox is wanted; every option may be left out.
-
-    `image`: task image; without it the pool's own. `pool`: name of a pool; without it one is chosen.
-    `resources`: the most cpu and memory that it may use, as Kubernetes quantities. `node_class`: class of
-    its node. `env`, `workdir`, `user`: for every command. `run`: name of the run, which can be listed and released as a whole.
-    `labels`: yours, returned as given. `purpose`: "train", or "eval", which comes before the tenant's
-    "train" requests that wait. `max_s`: the most seconds it may live from ready (4 hours).
-    `wait_s`: the most seconds to wait for it, retries included (60). `idempotency_key`: calls with
-    one key get one sandbox; one is made for each call that has none.
-    """
-
-    image: str | None
-    pool: str | None
-    resources: Resources | None
-    node_class: str | None
-    env: Mapping[str, str]
-    workdir: str | None
-    user: str | int | None
-    run: str | None
-    labels: Mapping[str, str]
-    purpose: Literal["train", "eval"]
-    max_s: float | None
-    wait_s: float
-    idempotency_key: str | None
 
 
 class Client:
@@ -149,19 +119,67 @@ class Client:
             CapacityError, UnschedulableError, ImagePullError: not within `wait_s`.
             UnreachableError: the gateway did not answer within `wait_s`.
         """
-        key = options.get("idempotency_key")
-        if key is not None:
-            _check_key(key)
-        call = _creation(options, key or uuid.uuid4().hex)
+        key, is_own = _key(options)
+        creation = Creation(options, key)
         try:
-            return Sandbox(self._transport, parse_info(await self._transport.json(call)))
+            return Sandbox(self._transport, parse_info(await self._until_ready(creation)))
         except SandmanError:
             raise
         except BaseException:
-            if call.sent and key is None:
+            if creation.sent and not is_own:
                 with anyio.move_on_after(RELEASE_LIMIT_S, shield=True):
-                    await self._abandon(call)
+                    await self._give_up(key)
             raise
+
+    @asynccontextmanager
+    async def sandboxes(
+        self, count: int, *, gang: bool = False, **options: Unpack[SandboxOptions]
+    ) -> AsyncIterator[Batch]:
+        """So many sandboxes for the length of a block, by one call; all are released at its end, those
+        too that are not ready by then.
+
+            async with client.sandboxes(64, image="python:3.12") as batch:
+                async for box in batch:  # as each becomes ready
+                    tasks.start_soon(work, box)
+
+        Args:
+            count: how many, 1 to 1000.
+            gang: all of them or none: the first comes when all are ready.
+            **options: see SandboxOptions.
+
+        Raises:
+            SandmanError: as `create`, of the call as a whole: at the first step of the iteration, or of
+                single ones, when all the others have come. See Batch.
+        """
+        key, _ = _key(options)
+        batch = Batch(self._transport, Creation(options, key, count=count, gang=gang))
+        try:
+            yield batch
+        finally:
+            with anyio.move_on_after(RELEASE_LIMIT_S, shield=True):
+                await batch.aclose()
+                if batch.creation.sent:
+                    await self._give_up(key)
+
+    async def _until_ready(self, creation: Creation) -> object:
+        """The sandbox, however often the gateway says where its request stands."""
+        until, left_s = anyio.current_time() + creation.wait_s, creation.wait_s
+        attempt = 0
+        while True:
+            call = creation.call(min(left_s, FOLLOW_S), left_s, REPLY_MARGIN_S)
+            answer = await self._transport.json(call)
+            if not is_queued(answer):
+                return answer
+            attempt += 1
+            error = queued(answer, creation.wait_s)
+            if left_s <= FOLLOW_S:
+                if not creation.is_own_key:
+                    with anyio.move_on_after(RELEASE_LIMIT_S, shield=True):
+                        await self._give_up(creation.key)
+                raise error
+            self._transport.tell(Retry(str(call), error, attempt, FIRST_PAUSE_S))
+            await anyio.sleep(FIRST_PAUSE_S)
+            left_s = max(0.0, until - anyio.current_time())
 
     def attach(self, sandbox_id: str) -> Sandbox:
         """The sandbox of that id, without asking for it: its first command will tell whether it is."""
@@ -205,14 +223,14 @@ class Client:
         except SandmanError as error:
             logger.warning("sandbox %s is left to its lease: %s", sandbox_id, error)
 
-    async def _abandon(self, call: Call) -> None:
-        """Find what a cancelled creation got, by its key, and release it."""
+    async def _give_up(self, key: str) -> None:
+        """Release what was made under this key, and ask for no more of it."""
+        call = Call("DELETE", "/v1/requests", {names.HEADER_IDEMPOTENCY_KEY: key})
         call.silence_s = call.patience_s = RELEASE_LIMIT_S
         try:
-            info = parse_info(await self._transport.json(call))
-        except SandmanError:
-            return  # the gateway has nothing under this key
-        await self._release_quietly(info.id)
+            await self._transport.json(call)
+        except SandmanError as error:
+            logger.warning("what was asked for is left to its lease: %s", error)
 
 
 def _check_key(key: str) -> None:
@@ -223,24 +241,12 @@ def _check_key(key: str) -> None:
         )
 
 
-def _creation(options: SandboxOptions, key: str) -> Call:
-    if unknown := options.keys() - SandboxOptions.__annotations__.keys():
-        raise TypeError(f"unknown option {min(unknown)!r}: see SandboxOptions")
-    wait_s = options.get("wait_s", DEFAULT_WAIT_S)
-    body: dict[str, object] = {
-        name: value
-        for name, value in options.items()
-        if value is not None and name not in {"max_s", "idempotency_key"}
-    }
-    # The same bytes at each attempt: the key stands for one request.
-    body["wait_s"] = wait_s
-    if (max_s := options.get("max_s")) is not None:
-        body["lease"] = {"max_s": max_s}
-    call = Call.with_json("POST", "/v1/sandboxes", body)
-    call.headers = {**call.headers, names.HEADER_IDEMPOTENCY_KEY: key}
-    call.silence_s = wait_s + REPLY_MARGIN_S
-    call.patience_s = wait_s
-    return call
+def _key(options: SandboxOptions) -> tuple[str, bool]:
+    """The key of a creation, and whether it is the caller's own."""
+    key = options.get("idempotency_key")
+    if key is not None:
+        _check_key(key)
+    return key or uuid.uuid4().hex, key is not None
 
 
 def _items(answer: object, name: str) -> list[Mapping[str, object]]:

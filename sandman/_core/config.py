@@ -21,6 +21,11 @@ EXEC_SILENCE_S = 3 * wire.KEEPALIVE_S + 5
 """Longest silence on a command's stream: three keepalives are lost by then, not merely late."""
 RELEASE_LIMIT_S = 15.0
 """Longest that leaving a `sandbox()` block waits for the release; the lease ends the sandbox else."""
+STREAM_SILENCE_S = 3 * 15.0 + 5
+"""Longest silence in a stream of several sandboxes, which tells how far it is each 15 s."""
+FOLLOW_S = 20.0
+"""Longest that one call for a sandbox waits before the gateway tells where it stands, and it is asked again:
+load balancers cut longer silence, and somebody may watch."""
 REPLY_MARGIN_S = 15.0
 """What is granted beyond `wait_s` for the gateway's own answer that it could not be done."""
 

@@ -73,6 +73,8 @@ class FakeCluster:
         self.fail_discards: list[Exception] = []
         self.pulls: list[tuple[str, str]] = []
         """Image and node of every pod that was claimed or made."""
+        self.wanted = 1
+        """Replicas of its pools."""
         self.writes: list[tuple[str, str]] = []
         self.nursery: trio.Nursery
         """Where its kubelets work."""
@@ -89,7 +91,7 @@ class FakeCluster:
 
     def pool(self, name: str = "root", *, image: str = BASE, swap: bool = True, **more) -> None:
         self.send.send_nowait(NodeSeen("n1", closed=False, images=tuple(self.known_images)))
-        values = {"namespace": "ns", "wanted": 1, "most": None, **more}
+        values = {"namespace": "ns", "wanted": self.wanted, "most": None, **more}
         self.tell_pool(PoolSpec(name=name, image=image, swap=swap, **values))
 
     def tell_anew(self) -> None:

@@ -21,6 +21,7 @@ import trio
 from gateway import app, tokens
 from gateway.allocation import Allocation
 from gateway.config import Settings
+from gateway.desk import Desk
 from gateway.fulfilment import Fulfilment
 from gateway.handoff import Handoff
 from gateway.metrics import Metrics
@@ -177,16 +178,18 @@ async def gateway(
 ) -> AsyncIterator[str]:
     """One replica, listening on TLS; yields its address. `parts` gets those that tests look into."""
     registry = Registry(keep_ended=100)
-    roster = Roster(registry, Allocation(cold_max=4, claims_max=4))
+    allocation = Allocation(cold_max=settings.cold_max, claims_max=settings.claims_max)
+    roster = Roster(registry, allocation)
     upstream = Upstream(credentials, settings)
     fulfilment = Fulfilment(cluster, upstream, roster, settings, wall)
     proxy = Proxy(roster, upstream, cluster, settings)
     pool = Pool(roster, fulfilment, upstream, settings)
+    desk = Desk(pool, lambda: leader.is_leader)
     handoff = Handoff(leader, SERVER_NAME, lambda: (authority or ca).certificate)
     if parts is not None:
-        parts.update(registry=registry, proxy=proxy, upstream=upstream, pool=pool)
+        parts.update(registry=registry, proxy=proxy, upstream=upstream, pool=pool, desk=desk)
     context = Context(
-        settings=settings, credentials=credentials, roster=roster, pool=pool,
+        settings=settings, credentials=credentials, roster=roster, pool=pool, desk=desk,
         lookup=Lookup(cluster, settings.sandbox_namespaces),
         releaser=Releaser(registry, cluster, wall), proxy=proxy, handoff=handoff, wall=wall,
         missing=lambda: [] if roster.synced.is_set() else ["the list of pods"],
@@ -196,6 +199,7 @@ async def gateway(
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pool.run, cluster.receive)
+        await nursery.start(desk.run)
         application = app.build(context, Metrics(roster), context.missing)
         serving = lambda task_status: https.serve(  # noqa: E731
             application, bind=["127.0.0.1:0"], stop=stop, tls=certificate.current,
@@ -235,15 +239,21 @@ async def odd_bed() -> AsyncIterator[Bed]:
 class ScriptedCluster(FakeCluster):
     """A swap changes nothing at the port, so a placeholder keeps its image."""
 
+    def __init__(self, daemon: object = None) -> None:
+        super().__init__()
+        self.daemon = daemon
+
     def placeholder(self, **options):
         return super().placeholder(**options, image=BASE)
 
 
 @contextlib.asynccontextmanager
-async def made_bed(cluster: FakeCluster, daemon) -> AsyncIterator[Bed]:
+async def made_bed(cluster: FakeCluster, daemon, **changes) -> AsyncIterator[Bed]:
     credentials = Credentials()
     ca = pki.make_ca("test", datetime.now(UTC), 1)
-    settings = Settings(daemon_port=daemon.port, loss_s=0.5)
+    settings = Settings(
+        daemon_port=daemon.port, loss_s=0.5, **{"cold_max": 4, "claims_max": 4, **changes}
+    )
     cluster.placeholder(address="127.0.0.1", key_id="k1")
     cluster.pool()
     cluster.synced()

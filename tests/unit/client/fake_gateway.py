@@ -136,6 +136,9 @@ class Connection:
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
         self.send(h11.Data(data=wire.encode_frame(kind, data)))
 
+    def line(self, document: dict) -> None:
+        self.send(h11.Data(data=json.dumps(document).encode() + b"\n"))
+
     def hung_up(self, wait_s: float) -> bool:
         """Whether the caller goes away within that time."""
         with selectors.DefaultSelector() as selector:
@@ -234,6 +237,8 @@ class FakeGateway:
         self.created = 0
         self.connections = 0
         self.by_key: dict[str, str] = {}
+        self.queue = 0
+        """How often a creation is answered 202 before it is done."""
         self.processes: list[subprocess.Popen] = []
         self.hanging = threading.Event()
         self.started = threading.Event()
@@ -363,13 +368,48 @@ class FakeGateway:
 
     def _create(self, connection: Connection, request: Request) -> None:
         spec = request.json()
+        wait_s = spec.pop("wait_s", None)
         key = request.headers.get("idempotency-key", "")
+        if "count" in spec:
+            self._create_several(connection, spec, key)
+            return
         with self._lock:
-            found = self.sandboxes.get(self.by_key.get(key, ""))
-            if found is not None and found["_spec"] != spec:
-                raise errors.ConflictError("the key was used with another request")
-            box = found or self._allocate(spec, key)
-        connection.json(201, {k: v for k, v in box.items() if k != "_spec"})
+            box = None if self.queue else self._found_or_made(spec, key)
+            if box is None:
+                self.queue -= 1
+        if box is None:
+            time.sleep(min(0.02, wait_s or 0.0))
+            connection.json(202, queued(self.queue))
+        else:
+            connection.json(201, {k: v for k, v in box.items() if k != "_spec"})
+
+    def _found_or_made(self, spec: dict, key: str) -> dict:
+        found = self.sandboxes.get(self.by_key.get(key, ""))
+        if found is not None and found["_spec"] != spec:
+            raise errors.ConflictError("the key was used with another request")
+        return found or self._allocate(spec, key)
+
+    def _create_several(self, connection: Connection, spec: dict, key: str) -> None:
+        """A line each; `lines` says what comes instead of the whole stream, the next time."""
+        kind = {"content-type": names.MEDIA_NDJSON}
+        if not isinstance(connection, Mute):
+            connection.head(200, kind)
+        count = spec["count"]
+        for index in range(count):
+            with self._lock:
+                box = self._found_or_made(spec, f"{key}/{index}")
+            shown = {k: v for k, v in box.items() if k != "_spec"}
+            connection.line({"index": index, "sandbox": shown})
+        counts = {"ready": count, "failed": 0, "waiting": 0}
+        connection.line({"summary": {"count": count, **counts}})
+        connection.finish()
+
+    def _give_up(self, connection: Connection, request: Request) -> None:
+        key = request.headers["idempotency-key"]
+        with self._lock:
+            for one in [k for k in self.by_key if k == key or k.startswith(f"{key}/")]:
+                self.sandboxes.pop(self.by_key.pop(one), None)
+        connection.answer(204)
 
     def _allocate(self, spec: dict, key: str) -> dict:
         self.created += 1
@@ -587,6 +627,33 @@ class FakeGateway:
             key.fileobj.close()
 
 
+def queued(ahead: int) -> dict:
+    """The body of a 202."""
+    return {
+        "request": "r1",
+        "state": "waiting" if ahead else "starting",
+        "place": ahead or None,
+        "retry_after": 2.0,
+    }
+
+
+def lines(*items: dict | bytes, end: bool = True) -> Action:
+    """Answer with these lines of JSON, or raw bytes; `end` False hangs up after them."""
+
+    def action(gateway: FakeGateway, connection: Connection, request: Request) -> None:
+        connection.head(200, {"content-type": names.MEDIA_NDJSON})
+        for item in items:
+            if isinstance(item, bytes):
+                connection.send(h11.Data(data=item))
+            else:
+                connection.line(item)
+        if not end:
+            raise HangupError
+        connection.finish()
+
+    return action
+
+
 def close_pipes(process: subprocess.Popen) -> None:
     for pipe in (process.stdout, process.stderr):
         if pipe is not None:
@@ -646,6 +713,7 @@ ROUTES: Iterable[tuple[str, str, Callable]] = (
     ("GET", "/v1/sandboxes/([^/]+)", FakeGateway._get),
     ("DELETE", "/v1/sandboxes/([^/]+)", FakeGateway._release),
     ("DELETE", "/v1/runs/([^/]+)", FakeGateway._release_run),
+    ("DELETE", "/v1/requests", FakeGateway._give_up),
     ("GET", "/v1/pools", FakeGateway._pools),
     ("POST", "/v1/sandboxes/([^/]+)/exec", FakeGateway._exec),
     ("DELETE", "/v1/sandboxes/([^/]+)/processes/([^/]+)", FakeGateway._kill),

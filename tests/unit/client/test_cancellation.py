@@ -92,6 +92,21 @@ async def test_a_block_at_any_moment(gateway: FakeGateway, delay: float) -> None
     assert gateway.settled()
 
 
+@pytest.mark.parametrize("delay", [0.0, 0.002, 0.005, 0.01, 0.02, 0.05])
+@on_backends
+async def test_a_block_of_several_at_any_moment(gateway: FakeGateway, delay: float) -> None:
+    async with Client(gateway.url, TOKEN) as client:
+        with anyio.move_on_after(delay):
+            async with client.sandboxes(4) as batch:
+                async for box in batch:
+                    await box.exec(["true"])
+                await anyio.sleep(10)
+        assert await anyio.to_thread.run_sync(gateway.settled)
+        async with client.sandboxes(2) as batch:
+            assert len([box async for box in batch]) == 2
+    assert gateway.settled()
+
+
 @on_backends
 async def test_a_running_command_is_killed(gateway: FakeGateway) -> None:
     async with Client(gateway.url, TOKEN) as client, client.sandbox() as box:

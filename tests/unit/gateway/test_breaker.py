@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import breaker, spread
+from gateway.backoff import Window
 from gateway.breaker import Breaker, PoolKey, Trip, is_open
 from gateway.breaking import AGAIN_S, Breaking
 from gateway.model import Broken, Ending, PoolSpec
@@ -239,7 +240,7 @@ async def test_the_leader_stops_a_broken_pool_and_whoever_waits_hears_why(autoju
         await fail_some(cluster, 3)
         await trio.sleep(1)
         assert cluster.writes == []
-        pool._allocation._cold_max = 0
+        pool._fulfilment.backoff.cold = Window(0)
         nursery.start_soon(call)
         watched.leads = True
         await trio.sleep(1)

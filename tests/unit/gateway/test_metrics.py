@@ -10,6 +10,7 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway import firsts, gauges
+from gateway.config import Settings
 from gateway.firsts import FirstCommands
 from gateway.metrics import SECONDS, Metrics
 from gateway.model import Ready, SandboxRequest, Timings
@@ -89,10 +90,9 @@ def test_buckets_begin_at_a_millisecond():
 
 async def test_who_waits_is_told_to_the_platform_alone(nursery, autojump_clock):
     cluster = FakeCluster()
-    pool = make_pool(cluster)
+    pool = make_pool(cluster, Settings(cold_max=0))
     nursery.start_soon(pool.run, cluster.receive)
     cluster.pool(swap=False)
-    pool._roster.allocation._cold_max = 0
     metrics = Metrics(pool._roster)
     metrics.watch_pool(pool)
     await trio.testing.wait_all_tasks_blocked()

@@ -28,7 +28,7 @@ def is_whole(one) -> None:
     state = one._allocation.statistics()
     assert (state.waiting, state.claiming, state.cold) == (0, 0, 0)
     assert one._waiters == {}
-    assert one._keys == {}
+    assert not len(one._keys)
 
 
 # --- an API server that is away ---

@@ -17,6 +17,7 @@ from gateway import __main__ as program
 from gateway import config, janitor, tokens
 from gateway.config import PREFIX, SettingError, Settings
 from gateway.janitor import Janitor
+from gateway.model import Share
 from sandman.version import __version__
 
 # --- settings ---
@@ -82,11 +83,26 @@ def test_a_key_that_was_made_is_accepted_once_its_patch_is_applied(capsys):
      (["make-key", "k", "--tenant", "a b"], "a b"),
      (["make-key", "k", "--tenant", "t", "--weight", "0"], "0.01 to 100"),
      (["make-key", "k", "--tenant", "t", "--images", "*"], "image pattern"),
-     (["make-key", "k", "--tenant", "t", "--concurrent", "0"], "at least 1")],
+     (["make-key", "k", "--tenant", "t", "--concurrent", "0"], "at least 1"),
+     (["make-key", "k", "--tenant", "t", "--rate", "0"], "rate is a number")],
 )  # fmt: skip
 def test_a_key_that_cannot_be_is_refused(capsys, arguments, words):
     assert program.main(arguments) == 2
     assert words in capsys.readouterr().err
+
+
+def test_limits_of_a_tenant_are_put_into_its_key(capsys):
+    arguments = ["--concurrent", "8", "--rate", "2.5", "--cpu", "16", "--memory", "64Gi"]
+    assert program.main(["make-key", "k", "--tenant", "t", *arguments]) == 0
+    patch = json.loads(capsys.readouterr().out.rsplit("-p '", 1)[1].strip().strip("'"))
+    keys, bad = tokens.parse_api_keys({"k": base64.b64decode(patch["data"]["k"])})
+    assert (keys["k"].share, bad) == (Share(1.0, 8, rate=2.5, cpu=16.0, memory=64 * 2**30), [])
+
+
+def test_an_amount_of_memory_that_is_none_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        program.main(["make-key", "k", "--tenant", "t", "--memory", "plenty"])
+    assert "64Gi" in capsys.readouterr().err
 
 
 def test_a_bad_setting_ends_the_program_before_it_serves(capsys, monkeypatch):

@@ -15,11 +15,12 @@ from gateway.allocation import Allocation, Slot
 from gateway.config import Settings
 from gateway.daemons import NotListeningError
 from gateway.fairness import Ticket
-from gateway.fulfilment import Fulfilment, Want
+from gateway.fulfilment import Fulfilment
 from gateway.model import SandboxRequest
-from gateway.provider import ClaimLostError, PoolSeen, Seen
+from gateway.provider import BusyError, ClaimLostError, PoolSeen, Seen
 from gateway.registry import Registry
 from gateway.roster import Roster
+from gateway.wants import Want
 from sandman import names
 from sandman.errors import QuotaError, SandmanError, UnreachableError
 from tests.fakes.objects import TASK
@@ -116,7 +117,7 @@ async def test_a_slot_is_given_back_once_two_looks_apart_found_no_claim(brisk_cl
     [
         (403, "Forbidden", "exceeded quota: x", QuotaError),
         (403, "Forbidden", "no right", SandmanError),
-        (429, "TooManyRequests", "later", UnreachableError),
+        (429, "TooManyRequests", "later", BusyError),
     ],
 )
 async def test_what_the_server_refused_was_not_taken(brisk_clock, code, reason, message, error):

@@ -55,6 +55,9 @@ def test_an_api_key_is_known_by_its_hash_alone():
         ({"images": []}, Share(images=())),
         *(({"images": bad}, None) for bad in ("r.example/a", ["*"], [1], {})),
         *(({"concurrent": bad}, None) for bad in (0, -1, 2.5, "3", True)),
+        ({"rate": 0.5, "cpu": 64, "memory": 2**40}, Share(rate=0.5, cpu=64, memory=2**40)),
+        *(({name: bad}, None) for name in ("rate", "cpu") for bad in (0, -1, "3", True, 1e10)),
+        *(({"memory": bad}, None) for bad in (0, 1.5, "1Gi")),
     ],
 )
 def test_what_a_key_says_of_its_tenants_share_is_within_bounds(told, share):

@@ -53,7 +53,7 @@ async def test_options_travel(gateway: FakeGateway) -> None:
     async with Client(gateway.url, TOKEN) as client:
         async with client.sandbox():
             pass
-        assert gateway.requests[0].json() == {"wait_s": 60.0}
+        assert gateway.requests[0].json() == {"wait_s": 20.0}
         key = gateway.requests[0].headers["idempotency-key"]
         async with client.sandbox(
             image="i", pool="p", resources={"cpu": "500m", "memory": "2Gi"}, node_class="gpu",

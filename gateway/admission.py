@@ -1,0 +1,111 @@
+"""Who is let into the queue: refused at once, with the reason, is what could only wait in vain."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from gateway import quota
+from sandman.errors import CapacityError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.fulfilment import Fulfilment
+    from gateway.model import Share
+    from gateway.roster import Roster
+    from gateway.wants import Want
+
+FULL_RETRY_S = 1.0
+"""Seconds after which a caller who found the queue full is told to ask again."""
+
+
+class Admission:
+    """The limits of the queue, of pools and of tenants.
+
+    Args:
+        roster: what there is.
+        fulfilment: knows what is on its way.
+        queue_max: most in the queue or being served.
+    """
+
+    def __init__(self, roster: Roster, fulfilment: Fulfilment, queue_max: int) -> None:
+        self._roster = roster
+        self._fulfilment = fulfilment
+        self._queue_max = queue_max
+        self._buckets: dict[str, quota.Bucket] = {}
+        self._asked: dict[str, quota.Amount] = {}
+        """By tenant: what those who were let in are to have."""
+        self._count = 0
+
+    def enter(self, wants: Sequence[Want], now: float) -> None:
+        """Let all of these in, of one tenant and one request, or none; each must `leave`.
+
+        Args:
+            wants: those who ask.
+            now: seconds, on a clock that goes forward.
+
+        Raises:
+            CapacityError: the queue is full.
+            QuotaError: a limit of the tenant or the pool is reached.
+        """
+        if self._count + len(wants) > self._queue_max:
+            facts = {"queue": "full", "limit": self._queue_max, "asked": len(wants)}
+            raise CapacityError("the queue is full", retry_after=FULL_RETRY_S, facts=facts)
+        if wants:
+            self._check_pool(wants)
+            self._check_tenant(wants, now)
+        for want in wants:
+            self._count += 1
+            self._asked[want.tenant] = self._asked.get(want.tenant, quota.NOTHING) + want.cost
+
+    def leave(self, want: Want) -> None:
+        """One has what it wanted, or does not want it any more."""
+        self._count -= 1
+        left = self._asked[want.tenant] + want.cost * -1
+        # Floats: what nobody asks for is nothing, and not nearly so.
+        self._asked[want.tenant] = left if left.count else quota.NOTHING
+
+    def _check_pool(self, wants: Sequence[Want]) -> None:
+        """Refuse a gang that its pool can never hold together."""
+        spec = self._roster.pools.get(wants[0].request.pool)
+        if not wants[0].gang or spec is None:
+            return
+        room = spec.most if self._roster.allocation.may_make else spec.wanted
+        if room is not None and len(wants) > room:
+            raise quota.never(
+                f"pool {spec.name!r} holds {room} sandboxes at most: no gang of {len(wants)}",
+                {"limit": room, "asked": len(wants), "resource": "pool"},
+            )
+
+    def _check_tenant(self, wants: Sequence[Want], now: float) -> None:
+        tenant, share = wants[0].tenant, wants[0].share
+        asked = wants[0].cost * len(wants)
+        if not self._is_far_from(share, tenant, asked):
+            quota.check(share, self.used(tenant), asked)
+        if share.rate is not None:
+            # Last, so that who is refused for another reason has spent nothing.
+            bucket = self._buckets.setdefault(tenant, quota.Bucket())
+            bucket.take(len(wants), share.rate, now)
+
+    def _is_far_from(self, share: Share, tenant: str, asked: quota.Amount) -> bool:
+        """Whether nothing need be counted one by one: bursts have thousands of sandboxes."""
+        if share.cpu is not None or share.memory is not None:
+            return False
+        others = self._asked.get(tenant, quota.NOTHING).count + self._roster.registry.most(tenant)
+        return share.concurrent is None or others + asked.count <= share.concurrent
+
+    def used(self, tenant: str) -> quota.Amount:
+        """What a tenant has or is getting, each counted once."""
+        used = self._asked.get(tenant, quota.NOTHING)
+        living = self._roster.registry.living(tenant, besides=self._fulfilment.in_hand)
+        for (pool, requests), count in Counter(
+            (one.pool, one.bounds.requests) for one in living
+        ).items():
+            spec = self._roster.pools.get(pool)
+            cost = quota.ONE
+            if spec is not None:
+                base = quota.of_template(spec.template)
+                cost = quota.with_requests(base, spec, requests)
+            used += cost * count
+        return used

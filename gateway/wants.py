@@ -1,0 +1,68 @@
+"""A request with all that the gateway adds to it. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+from gateway import sizing
+from gateway.model import DEFAULT_SHARE, NO_AMOUNTS, Share
+from gateway.quota import ONE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gateway.model import SandboxRequest
+    from gateway.quota import Amount
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Want:
+    """A request with all that the gateway adds to it. `arrived` on the monotonic clock, seconds."""
+
+    request: SandboxRequest
+    image: str
+    tenant: str
+    key: str | None
+    record: Mapping[str, object]
+    arrived: float
+    share: Share = DEFAULT_SHARE
+    gang: str = ""
+    """Those of one name are had all together, or not at all."""
+    cost: Amount = ONE
+    """What it counts against its tenant's limits."""
+
+    @property
+    def deadline(self) -> float:
+        """When the caller stops waiting, on the monotonic clock."""
+        return self.arrived + self.request.wait_s
+
+
+def key_label(tenant: str, key: str) -> str:
+    """The label's value for a tenant's idempotency key: nobody can read or guess the key from it."""
+    return hashlib.sha256(f"{tenant}\0{key}".encode()).hexdigest()[:40]
+
+
+def record(request: SandboxRequest) -> dict[str, object]:
+    """What is kept of a request on its pod. The environment is not: it may hold secrets; of it
+    only the fingerprint of the whole request tells."""
+    kept: dict[str, object] = {
+        "image": request.image,
+        "pool": request.pool,
+        "workdir": request.workdir,
+        "user": request.user,
+        "labels": dict(request.labels),
+        "max_s": request.max_s,
+        "purpose": request.purpose.value,
+    }
+    if request.resources != NO_AMOUNTS:
+        kept["resources"] = sizing.texts(request.resources)
+    if request.node_class is not None:
+        kept["node_class"] = request.node_class
+    if request.size > 1:
+        kept |= {"count": request.size, "gang": request.gang}
+    whole = json.dumps([kept, request.run, sorted(request.env)], sort_keys=True)
+    kept["fingerprint"] = hashlib.sha256(whole.encode()).hexdigest()
+    return kept

@@ -1,0 +1,579 @@
+"""Requests whose callers come and go, in virtual time: places kept, sandboxes kept, nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from gateway.cases import LINGER_S, Case
+from gateway.config import Settings
+from gateway.desk import PROGRESS_S, Desk
+from gateway.fulfilment import LOOKS_APART_S
+from gateway.model import DEFAULT_SHARE, Queued, Ready, Share
+from gateway.pool import SETTLE_EVERY_S, Pool
+from gateway.provider import RefusedError
+from sandman import names
+from sandman.errors import (
+    BadRequestError,
+    CapacityError,
+    ConflictError,
+    ImageNotFoundError,
+    InternalError,
+    NotFoundError,
+    QuotaError,
+    UnreachableError,
+)
+from tests.fakes.cluster import BASE, TASK, FakeCluster
+from tests.unit.gateway.test_pool import running, settle, want
+from tests.unit.gateway.test_pool_trouble import is_whole
+
+NONE_MADE = Settings(cold_max=0)
+
+
+class Counter:
+    """A desk and its pool, and shorter ways to ask."""
+
+    def __init__(self, desk: Desk, pool: Pool) -> None:
+        self.desk = desk
+        self.pool = pool
+        self.is_allocator = True
+
+    async def ask(self, key: str | None = None, tenant: str = "acme", **changes) -> Ready | Queued:
+        return await self.desk.allocate(tenant, want(**changes), key, DEFAULT_SHARE)
+
+    async def group(self, key: str | None = None, share: Share = DEFAULT_SHARE, **changes):
+        """All that a stream tells: by index what came of each, and those that are not decided."""
+        request = want(**changes)
+        told: dict[int, object] = {}
+        pauses: list[int] = []
+
+        async def tell(member, outcome) -> None:
+            await trio.lowlevel.checkpoint()
+            told[member.index] = outcome
+
+        async def pause(count: int) -> None:
+            await trio.lowlevel.checkpoint()
+            pauses.append(count)
+
+        members = await self.desk.open("acme", request, key, share)
+        left = await self.desk.follow(members, request.wait_s, tell, pause)
+        return told, left, pauses
+
+
+@contextlib.asynccontextmanager
+async def counter(cluster: FakeCluster, limits: Settings | None = None):
+    async with running(cluster, limits) as pool, trio.open_nursery() as nursery:
+        one = Counter(None, pool)  # type: ignore[arg-type]
+        one.desk = Desk(pool, lambda: one.is_allocator)
+        await nursery.start(one.desk.run)
+        yield one
+        nursery.cancel_scope.cancel()
+
+
+def at_rest(one: Counter) -> None:
+    assert repr(one.desk) == "<Desk cases=0>"
+    is_whole(one.pool)
+
+
+# --- one sandbox ---
+
+
+async def test_what_is_ready_in_time_is_handed_over(autojump_clock):
+    cluster = FakeCluster()
+    cluster.placeholder()
+    async with counter(cluster) as one:
+        made = await one.ask()
+        assert isinstance(made, Ready)
+        await settle()
+        at_rest(one)
+
+
+async def test_who_waited_in_vain_is_told_its_place_and_keeps_it(autojump_clock):
+    cluster = FakeCluster()
+    async with counter(cluster, NONE_MADE) as one:
+        first = await one.ask(wait_s=5.0)
+        second = await one.ask(wait_s=0.0, tenant="zeta")
+        assert (first.is_waiting, first.place, second.place) == (True, 1, 2)
+        cluster.placeholder(image=TASK)
+        made = await one.desk.ask("acme", first.id, 5.0)
+        assert isinstance(made, Ready)
+        still = await one.desk.ask("zeta", second.id, 0.0)
+        assert (still.id, still.place) == (second.id, 1)
+
+
+async def test_a_request_is_its_tenants_alone_and_is_forgotten_once_it_was_answered(autojump_clock):
+    cluster = FakeCluster()
+    async with counter(cluster, NONE_MADE) as one:
+        queued = await one.ask(wait_s=0.0)
+        for tenant, request in (("zeta", queued.id), ("acme", "nope")):
+            with pytest.raises(NotFoundError, match="no request"):
+                await one.desk.ask(tenant, request, 0.0)
+        cluster.placeholder()
+        assert isinstance(await one.desk.ask("acme", queued.id, 5.0), Ready)
+        await settle()
+        with pytest.raises(NotFoundError, match="repeat the call"):
+            await one.desk.ask("acme", queued.id, 5.0)
+        at_rest(one)
+
+
+async def test_a_sandbox_that_comes_ready_meanwhile_is_kept_for_its_asker_for_a_while(
+    autojump_clock,
+):
+    cluster = FakeCluster()
+    cluster.placeholder()
+    async with counter(cluster) as one:
+        queued = await one.ask("k", wait_s=0.1)
+        assert (queued.is_waiting, queued.place) == (False, None)
+        await trio.sleep(LINGER_S - 1.0)
+        assert len(cluster.leased()) == 1
+        made = await one.ask("k", wait_s=0.0)
+        assert isinstance(made, Ready)
+        await trio.sleep(LINGER_S + 1.0)
+        assert len(cluster.leased()) == 1
+        again = await one.ask("k", wait_s=0.0)
+        assert again.instance.id == made.instance.id
+        at_rest(one)
+
+
+async def test_nobody_comes_back_and_nothing_is_left(autojump_clock):
+    cluster = FakeCluster()
+    cluster.placeholder()
+    async with counter(cluster) as one:
+        queued = await one.ask("k", wait_s=0.1)
+        await trio.sleep(LINGER_S + 1.0)
+        assert cluster.leased() == []
+        at_rest(one)
+        with pytest.raises(NotFoundError):
+            await one.desk.ask("acme", queued.id, 1.0)
+        anew = await one.ask("k")
+        assert isinstance(anew, Ready)
+
+
+async def test_a_ticket_that_nobody_asks_for_gives_up_its_place(autojump_clock):
+    cluster = FakeCluster()
+    async with counter(cluster, NONE_MADE) as one:
+        await one.ask(wait_s=0.0)
+        assert one.pool._allocation.statistics().waiting == 1
+        await trio.sleep(LINGER_S + 1.0)
+        at_rest(one)
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_caller_that_goes_away_takes_along_what_only_it_could_ask_for(autojump_clock, key):
+    cluster = FakeCluster()
+    cluster.placeholder()
+    async with counter(cluster) as one:
+        with trio.move_on_after(0.1):
+            await one.ask(key)
+        await trio.sleep(1.0)
+        assert len(cluster.leased()) == (0 if key is None else 1)
+        if key is not None:
+            assert isinstance(await one.ask(key), Ready)
+        await settle()
+        at_rest(one)
+
+
+async def test_of_two_callers_with_one_key_both_get_the_same(autojump_clock):
+    cluster = FakeCluster()
+    cluster.placeholder()
+    cluster.placeholder()
+    made = []
+    async with counter(cluster) as one:
+
+        async def call() -> None:
+            made.append(await one.ask("k"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            nursery.start_soon(call)
+        with pytest.raises(ConflictError):
+            await one.ask("k", env=(("A", "2"),))
+    assert made[0].instance.id == made[1].instance.id
+    assert len(cluster.pods) == 2
+
+
+async def test_the_key_of_a_request_that_waits_is_good_for_that_request_alone(autojump_clock):
+    cluster = FakeCluster()
+    async with counter(cluster, NONE_MADE) as one:
+        await one.ask("k", wait_s=0.0)
+        for other in ({"env": (("A", "2"),)}, {"count": 2}, {"count": 2, "gang": True}):
+            with pytest.raises(ConflictError):
+                await one.group("k", wait_s=0.0, **other)
+        await one.group("g", count=2, wait_s=0.0)
+        for other in ({}, {"count": 3}, {"count": 2, "gang": True}):
+            with pytest.raises(ConflictError):
+                await one.group("g", wait_s=0.0, **other)
+
+
+async def test_an_error_waits_for_its_asker_too(autojump_clock):
+    cluster = FakeCluster()
+    cluster.placeholder()
+    cluster.bad_images[TASK] = "image_not_found"
+    async with counter(cluster) as one:
+        queued = await one.ask("k", wait_s=0.0)
+        await trio.sleep(5.0)
+        with pytest.raises(ImageNotFoundError):
+            await one.desk.ask("acme", queued.id, 0.0)
+        await settle()
+        at_rest(one)
+
+
+async def test_a_fault_of_ours_is_told_and_ends_nothing_else(autojump_clock):
+    cluster = FakeCluster()
+    cluster.placeholder()
+    cluster.fail_claims = [ZeroDivisionError("a slip")]
+    async with counter(cluster) as one:
+        with pytest.raises(InternalError, match="ZeroDivisionError"):
+            await one.ask()
+        cluster.placeholder()
+        assert isinstance(await one.ask(), Ready)
+
+
+async def test_quota_queue_and_pool_are_told_at_once_whatever_wait_s(autojump_clock):
+    cluster = FakeCluster()
+    async with counter(cluster, Settings(cold_max=0, queue_max=2)) as one:
+        with pytest.raises(BadRequestError):
+            await one.ask(pool="nope", wait_s=0.0)
+        with pytest.raises(QuotaError):
+            await one.group(share=Share(concurrent=1), count=2, wait_s=0.0)
+        await one.ask(wait_s=0.0)
+        with pytest.raises(CapacityError, match="full"):
+            await one.group(count=2, wait_s=0.0)
+        await one.ask(wait_s=0.0)
+        with pytest.raises(CapacityError, match="full"):
+            await one.ask(wait_s=0.0)
+
+
+async def test_a_request_is_given_up_by_its_caller(autojump_clock):
+    cluster = FakeCluster()
+    cluster.placeholder()
+    async with counter(cluster) as one:
+        queued = await one.ask("k", wait_s=0.1)
+        await one.desk.drop("zeta", [queued.id])
+        assert len(cluster.leased()) == 1
+        await one.desk.drop("acme", [queued.id, "unknown"])
+        assert cluster.leased() == []
+        at_rest(one)
+
+
+async def test_who_asks_while_it_is_given_up_hears_so(autojump_clock):
+    cluster = FakeCluster()
+    heard = []
+    async with counter(cluster, NONE_MADE) as one, trio.open_nursery() as nursery:
+
+        async def call() -> None:
+            with pytest.raises(NotFoundError, match="given up"):
+                await one.ask("k")
+            heard.append("gone")
+
+        nursery.start_soon(call)
+        await settle()
+        [request] = one.desk._cases
+        await one.desk.drop("acme", [request])
+        nursery.cancel_scope.deadline = trio.current_time() + 1.0
+    assert heard == ["gone"]
+
+
+async def test_a_call_that_comes_while_its_case_is_given_up_waits_and_begins_anew(autojump_clock):
+    """Else it would be given the sandbox that is being deleted."""
+    cluster = FakeCluster()
+    cluster.placeholder()
+    cluster.placeholder()
+    async with counter(cluster) as one:
+        queued = await one.ask("k", wait_s=0.1)
+        await trio.sleep(1.0)
+        [doomed] = cluster.leased()
+        one.desk._cases[queued.id].scope.cancel()
+        made = await one.ask("k")
+        assert made.instance.uid != doomed.uid
+        assert [pod.uid for pod in cluster.leased()] == [made.instance.uid]
+
+
+async def test_a_replica_that_is_the_allocator_no_more_keeps_nothing_for_later(autojump_clock):
+    cluster = FakeCluster()
+    async with counter(cluster, NONE_MADE) as one, trio.open_nursery() as nursery:
+        nursery.start_soon(one.ask, "held")
+        await one.ask("k", wait_s=0.0)
+        one.is_allocator = False
+        await trio.sleep(1.5)
+        assert repr(one.desk) == "<Desk cases=1>"
+        nursery.cancel_scope.cancel()
+
+
+async def test_before_it_runs_and_after_nothing_is_taken_in(autojump_clock):
+    cluster = FakeCluster()
+    async with running(cluster) as pool:
+        with pytest.raises(UnreachableError):
+            await Desk(pool, lambda: True).allocate("acme", want(), None, DEFAULT_SHARE)
+        is_whole(pool)
+    async with counter(FakeCluster()) as one:
+        desk = one.desk
+    with pytest.raises(UnreachableError):
+        await desk.allocate("acme", want(), None, DEFAULT_SHARE)
+
+
+async def test_when_the_program_ends_what_was_kept_is_deleted(autojump_clock):
+    cluster = FakeCluster()
+    cluster.placeholder()
+    async with counter(cluster) as one:
+        await one.ask("k", wait_s=0.1)
+        await trio.sleep(1.0)
+    assert cluster.leased() == []
+
+
+async def test_the_wait_that_is_told_follows_place_and_pace(autojump_clock):
+    cluster = FakeCluster()
+    async with counter(cluster, NONE_MADE) as one, trio.open_nursery() as nursery:
+        queued = [await one.ask(wait_s=0.0, image=BASE) for _ in range(9)]
+        assert [one.retry_after for one in queued] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
+        for _ in range(4):
+            await trio.sleep(0.5)
+            cluster.placeholder()
+        await settle()
+        last = await one.desk.ask("acme", queued[-1].id, 0.0)
+        # Four were served in two seconds; it is the fifth now.
+        assert (last.place, last.retry_after) == (5, pytest.approx(2.5, rel=0.01))
+        nursery.cancel_scope.cancel()
+
+
+# --- several ---
+
+
+async def test_each_is_told_as_soon_as_it_is_ready(autojump_clock):
+    cluster = FakeCluster()
+    cluster.placeholder(image=TASK)
+    async with counter(cluster) as one:
+        begun, at = trio.current_time(), {}
+        members = await one.desk.open("acme", want(count=3), None, DEFAULT_SHARE)
+
+        async def tell(member, outcome) -> None:
+            await trio.lowlevel.checkpoint()
+            assert isinstance(outcome, Ready)
+            at[outcome.instance.tier] = trio.current_time() - begun
+
+        async def pause(count: int) -> None:
+            raise AssertionError(count)
+
+        assert await one.desk.follow(members, 60.0, tell, pause) == []
+        assert at["warm"] < 0.1 < at["cold"]
+        await settle()
+        at_rest(one)
+
+
+async def test_the_same_key_gives_the_same_ones_and_makes_what_is_missing(autojump_clock):
+    cluster = FakeCluster()
+    for _ in range(2):
+        cluster.placeholder()
+    async with counter(cluster, NONE_MADE) as one:
+        told, left, _ = await one.group("k", count=3, wait_s=2.0)
+        assert sorted(told) == [0, 1]
+        [(member, stands)] = left
+        assert (member.index, stands.place, stands.is_waiting) == (2, 1, True)
+        cluster.placeholder()
+        again, left, _ = await one.group("k", count=3, wait_s=2.0)
+        assert (sorted(again), left) == ([0, 1, 2], [])
+        for index, made in told.items():
+            assert again[index].instance.id == made.instance.id
+        assert len(cluster.leased()) == 3
+        await settle()
+        at_rest(one)
+
+
+async def test_in_longer_silence_it_is_told_how_many_are_not_decided(autojump_clock):
+    cluster = FakeCluster()
+    async with counter(cluster, NONE_MADE) as one:
+        _, left, pauses = await one.group(count=2, wait_s=2.5 * PROGRESS_S)
+        assert (len(left), pauses) == (2, [2, 2])
+
+
+async def test_one_that_fails_does_not_fail_the_others(autojump_clock):
+    cluster = FakeCluster()
+    cluster.fail_claims = [RefusedError(ImageNotFoundError("no such image"))]
+    for _ in range(3):
+        cluster.placeholder()
+    async with counter(cluster, NONE_MADE) as one:
+        told, _, _ = await one.group(count=3)
+        kinds = sorted(type(outcome).__name__ for outcome in told.values())
+        assert kinds == ["ImageNotFoundError", "Ready", "Ready"]
+
+
+async def test_a_caller_that_goes_away_keeps_what_it_was_told_of(autojump_clock):
+    cluster = FakeCluster()
+    cluster.placeholder(image=TASK)
+    async with counter(cluster) as one:
+        with trio.move_on_after(0.3):
+            await one.group(count=3)
+        await trio.sleep(1.0)
+        assert [pod.tier for pod in cluster.leased()] == ["warm"]
+        at_rest(one)
+
+
+async def test_a_call_that_breaks_before_its_stream_began_is_given_up(autojump_clock):
+    cluster = FakeCluster()
+    async with counter(cluster) as one:
+        await one.desk.open("acme", want(count=3), None, DEFAULT_SHARE)
+        await trio.sleep(LINGER_S + 1.0)
+        assert cluster.leased() == []
+        at_rest(one)
+
+
+async def test_a_sandbox_of_the_key_that_does_not_answer_is_an_error_of_its_own(autojump_clock):
+    cluster = FakeCluster()
+    async with counter(cluster) as one:
+        told, _, _ = await one.group("k", count=2)
+        await settle()
+        cluster.up_at[told[0].instance.uid] = float("inf")
+        again, _, _ = await one.group("k", count=2, wait_s=1.0)
+        assert isinstance(again[1], Ready)
+        assert isinstance(again[0], UnreachableError)
+
+
+# --- gangs ---
+
+
+async def test_a_gang_is_told_of_when_all_are_ready(autojump_clock):
+    cluster = FakeCluster()
+    cluster.placeholder(image=TASK)
+    async with counter(cluster) as one:
+        told, left, _ = await one.group(count=3, gang=True, wait_s=0.3)
+        assert (told, len(left)) == ({}, 3)
+        await trio.sleep(LINGER_S + 1.0)
+        assert cluster.leased() == []
+        told, left, _ = await one.group("k", count=3, gang=True)
+        assert (sorted(told), left) == ([0, 1, 2], [])
+        again, _, _ = await one.group("k", count=3, gang=True, wait_s=0.0)
+        ids = [{i: made.instance.id for i, made in found.items()} for found in (told, again)]
+        assert ids[0] == ids[1]
+        at_rest(one)
+
+
+async def test_a_member_that_fails_releases_the_others(autojump_clock):
+    cluster = FakeCluster()
+    cluster.wanted = 3
+    for _ in range(3):
+        cluster.placeholder()
+    cluster.fail_claims = [RefusedError(ImageNotFoundError("no such image"))]
+    async with counter(cluster, NONE_MADE) as one:
+        cluster.delay_before = 0.1
+        told, _, _ = await one.group(count=3, gang=True)
+        assert [type(outcome) for outcome in told.values()] == [ImageNotFoundError] * 3
+        await trio.sleep(2 * SETTLE_EVERY_S + LOOKS_APART_S)
+        assert cluster.leased() == []
+        at_rest(one)
+
+
+async def test_one_ready_before_another_fails_is_released_with_it(autojump_clock):
+    cluster = FakeCluster()
+    cluster.placeholder(image=TASK)
+    create = cluster.create
+
+    async def refuse(*arguments):
+        await trio.sleep(1.0)
+        raise RefusedError(QuotaError("the namespace is full"))
+
+    cluster.create = refuse
+    async with counter(cluster) as one:
+        told, _, _ = await one.group(count=2, gang=True)
+        assert [type(outcome) for outcome in told.values()] == [QuotaError] * 2
+        assert cluster.leased() == []
+        cluster.create = create
+        told, _, _ = await one.group(count=2, gang=True)
+        assert len(told) == 2
+
+
+async def test_two_gangs_that_do_not_fit_together_follow_each_other(autojump_clock):
+    cluster = FakeCluster()
+    for _ in range(4):
+        cluster.placeholder()
+    served = []
+    cluster.wanted = 4
+    async with counter(cluster, NONE_MADE) as one:
+
+        async def gang() -> None:
+            told, left, _ = await one.group(count=3, gang=True, wait_s=30.0)
+            served.append((trio.current_time(), len(told), len(left)))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(gang)
+            nursery.start_soon(gang)
+            await trio.sleep(5.0)
+            assert len(cluster.leased()) == 3
+            for _ in range(2):
+                cluster.placeholder()
+        assert [counts for _, *counts in sorted(served)] == [[3, 0], [3, 0]]
+        assert len(cluster.leased()) == 6
+
+
+# --- cancellation: at any moment, nothing is left behind ---
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    at=st.floats(0.0, 1.6),
+    before=st.sampled_from([0.0, 0.3]),
+    after=st.sampled_from([0.0, 0.3]),
+    free=st.integers(0, 3),
+    key=st.sampled_from([None, "k"]),
+    count=st.integers(1, 3),
+    gang=st.booleans(),
+    end=st.sampled_from(["caller", "drop", "desk"]),
+)
+def test_cut_at_any_moment_everything_is_handed_over_or_gone(**history):
+    trio.run(cut_at, SimpleNamespace(**history), clock=MockClock(autojump_threshold=0))
+
+
+async def cut_at(one: SimpleNamespace) -> None:
+    cluster = FakeCluster()
+    for _ in range(one.free):
+        cluster.placeholder()
+    request = want(count=one.count, gang=one.gang)
+    told: dict[int, object] = {}
+
+    async def tell(member, outcome) -> None:
+        await trio.sleep(0.01)
+        told[member.index] = outcome
+
+    async def pause(_: int) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async with running(cluster) as pool:
+        async with trio.open_nursery() as nursery:
+            desk = Desk(pool, lambda: True)
+            await nursery.start(desk.run)
+            cluster.delay_before, cluster.delay_after = one.before, one.after
+            with trio.move_on_after(one.at):
+                members = await desk.open("acme", request, one.key, DEFAULT_SHARE)
+                await desk.follow(members, 60.0, tell, pause)
+            if one.end == "drop":
+                await desk.drop("acme", list(desk._cases))
+            if one.end != "desk":
+                await trio.sleep(LINGER_S + 2.0)
+                assert desk._cases == {}
+            nursery.cancel_scope.cancel()
+        cluster.delay_before = cluster.delay_after = 0.0
+        await trio.sleep(2 * SETTLE_EVERY_S + LOOKS_APART_S)
+        assert len(cluster.leased()) == len(told)
+        assert pool._fulfilment._unsettled == []
+        is_whole(pool)
+        untouched = [pod for pod in cluster.pods.values() if pod.state == names.STATE_FREE]
+        assert pool._allocation.statistics().free == len(untouched)
+
+
+def test_a_case_shows_what_became_of_each_once():
+    async def main() -> None:
+        await trio.lowlevel.checkpoint()
+        case = Case("acme", {"a": None, "b": None}, has_key=True)  # type: ignore[dict-item]
+        assert not case.is_ending
+        for one in ("a", "b"):
+            assert not case.told.is_set()
+            with pytest.raises(NotFoundError):
+                case.take(one)
+        assert case.told.is_set()
+
+    trio.run(main)
