@@ -78,6 +78,9 @@ class Settings:
     image_s: float = 300.0
     """Seconds for an image to be pulled before the sandbox counts as failed."""
 
+    prepare_s: float = 600.0
+    """Seconds for all steps of a sandbox's preparation together: as long as an allocation may wait at most."""
+
     daemon_port: int = names.DAEMON_PORT
     """TCP port of the daemons, the same as the webhook's setting of that name."""
 

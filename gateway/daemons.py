@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    import httpx
+
     from gateway.model import Instance
     from sandman import wire
 
@@ -22,7 +27,21 @@ class LostError(Exception):
 
 
 class Daemons(Protocol):
-    """Handshakes."""
+    """Handshakes, and the gateway's own calls."""
+
+    def open(
+        self,
+        instance: Instance,
+        method: str,
+        path: str,
+        headers: Sequence[tuple[bytes, bytes]],
+        content: bytes | AsyncIterator[bytes] | None,
+    ) -> AbstractAsyncContextManager[httpx.Response]:
+        """One call, its answer for the length of the block.
+
+        Raises:
+            LostError: no connection, or it broke.
+        """
 
     async def claim(self, instance: Instance, claim: wire.Claim) -> wire.Info:
         """Tell a daemon who has its pod; the same claim again is answered alike.

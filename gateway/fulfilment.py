@@ -16,6 +16,7 @@ import trio
 
 from gateway.daemons import NotListeningError
 from gateway.model import DEFAULT_SHARE, Assignment, Ending, Ready, Share, Timings
+from gateway.preparation import Preparation
 from gateway.provider import ClaimLostError, RefusedError
 from sandman import wire
 from sandman.errors import (
@@ -28,14 +29,17 @@ from sandman.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from gateway.allocation import Order
     from gateway.config import Settings
     from gateway.daemons import Daemons
+    from gateway.fairness import Ticket
     from gateway.model import Instance, PoolSpec, SandboxRequest
     from gateway.provider import Provider
     from gateway.roster import Roster
+
+    Greeting = Callable[[Instance, wire.Claim], Awaitable[wire.Info]]
 
 log = structlog.get_logger()
 
@@ -111,6 +115,9 @@ class Fulfilment:
         self._roster = roster
         self._settings = settings
         self._wall = wall
+        self._preparation = Preparation(daemons, roster, settings)
+        self.spent: Callable[[Ticket], None] = roster.allocation.done
+        """Told of an order whose pod is taken for good, though it is yet to be prepared: others may go on."""
         self._unsettled: list[_Taken] = []
         self.in_hand: set[str] = set()
         """Claims that are being carried out: their pods are known, and nobody's yet."""
@@ -144,6 +151,12 @@ class Fulfilment:
                 assignment.expires_at,
                 want.request,
             )
+            if want.request.prepare:
+                # Before the daemon is claimed: one that is was prepared to the end, whoever asks.
+                info = await self.wait_ready(instance, claim, self.meet)
+                self.spent(order.ticket)
+                now = self._roster.registry.get(instance.uid) or instance
+                await self._preparation.run(now, info.boot_id, want.request.prepare)
             info = await self.wait_ready(instance, claim)
         except ClaimLostError:
             raise
@@ -185,14 +198,21 @@ class Fulfilment:
             lease=lease,
         )
 
-    async def wait_ready(self, instance: Instance, claim: wire.Claim) -> wire.Info:
+    async def wait_ready(
+        self, instance: Instance, claim: wire.Claim, greet: Greeting | None = None
+    ) -> wire.Info:
         """Dial the daemon until it accepts the claim, or until the pod's news say that it never will.
+
+        Args:
+            instance: whose.
+            claim: what it is told.
+            greet: how, if not by the claim itself: `meet`.
 
         Raises:
             SandmanError: why it will not become ready.
         """
         with trio.move_on_after(self._settings.image_s + self._settings.handshake_s):
-            return await self._dial(instance.uid, instance, claim)
+            return await self._dial(instance, claim, greet or self._daemons.claim)
         raise self._too_late(instance)
 
     # --- taking ---
@@ -256,6 +276,17 @@ class Fulfilment:
         given_up = frozenset(taken.claim_id for taken in self._unsettled)
         return self._roster.registry.with_key(key, now=self._wall(), given_up=given_up)
 
+    async def give_up(self, made: Instance) -> None:
+        """Delete what an earlier call with the same key left half made, so that another can be.
+
+        Raises:
+            SandmanError: the API server does not say that it is gone.
+        """
+        ending = Ending("released", "it was never whole", at=self._wall())
+        await self._provider.delete(made)
+        self._roster.registry.remember(made, ending)
+        self._roster.registry.remove(made.uid, ending)
+
     async def _settle(self, taken: _Taken) -> None:
         """Delete what the order took. A placeholder that does not carry the claim, and did not some
         seconds ago, was never taken: it is given back. Until that is known all stays as it is: the slot
@@ -290,7 +321,8 @@ class Fulfilment:
 
     # --- becoming ready ---
 
-    async def _dial(self, uid: str, instance: Instance, claim: wire.Claim) -> wire.Info:
+    async def _dial(self, instance: Instance, claim: wire.Claim, greet: Greeting) -> wire.Info:
+        uid = instance.uid
         if claim.previous_boot_id is not None:
             await trio.sleep(SWAP_FLOOR_S)
         pause, begun = FIRST_PAUSE_S, trio.current_time()
@@ -299,7 +331,7 @@ class Fulfilment:
             await self._check(uid, instance)
             if instance.address is not None:
                 try:
-                    return await self._daemons.claim(instance, claim)
+                    return await greet(instance, claim)
                 except BadRequestError as error:
                     if error.field != "lease" or claim.lease is None:
                         raise
@@ -315,6 +347,13 @@ class Fulfilment:
                 begun, wait = trio.current_time(), LONGEST_PAUSE_S
             with trio.move_on_after(wait):
                 await self._roster.wait_change(uid)
+
+    async def meet(self, instance: Instance, claim: wire.Claim) -> wire.Info:
+        """For `wait_ready`: the daemon that would be told of the claim is there, and it is told nothing."""
+        info = await self._daemons.info(instance)
+        if info.boot_id == claim.previous_boot_id:
+            raise NotListeningError("the daemon from before the swap")
+        return info
 
     async def _check(self, uid: str, instance: Instance) -> None:
         """Raise when the pod will never be ready."""

@@ -6,10 +6,13 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING
 
+from gateway.steps import NO_STEPS
 from sandman import errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from gateway.steps import Steps
 
 
 class Tier(enum.StrEnum):
@@ -77,6 +80,8 @@ class SandboxRequest:
     max_s: float
     wait_s: float
     purpose: Purpose = Purpose.TRAIN
+    prepare: Steps = NO_STEPS
+    """What is done in it before it is handed over."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -73,6 +73,7 @@ class Pool:
         self._roster = roster
         self._allocation = roster.allocation
         self._fulfilment = fulfilment
+        fulfilment.spent = self._spent
         self._daemons = daemons
         self._settings = settings
         self._numbers = itertools.count(1)
@@ -194,6 +195,11 @@ class Pool:
                 self._pump()
         raise CapacityError("every placeholder tried was lost", retry_after=1.0)
 
+    def _spent(self, ticket: Ticket) -> None:
+        """Its order is carried out as far as others must wait for it."""
+        self._allocation.done(ticket)
+        self._pump()
+
     def _timed_out(self, waiter: _Waiter, want: Want) -> CapacityError:
         facts: dict[str, object] = {"waited_s": want.request.wait_s, "place": waiter.place}
         doing = "starting"
@@ -223,6 +229,12 @@ class Pool:
             made.claim_id or "", made.previous_boot_id, made.expires_at, want.request
         )
         with trio.CancelScope(deadline=want.deadline):
+            if want.request.prepare:
+                met = await self._fulfilment.wait_ready(made, claim, self._fulfilment.meet)
+                if met.claim_id is None:
+                    # Whoever began it is gone, and steps are not done twice.
+                    await self._fulfilment.give_up(made)
+                    return await self._allocate(want)
             info = await self._fulfilment.wait_ready(made, claim)
             now = self._roster.registry.get(made.uid) or made
             waited = (trio.current_time() - want.arrived) * 1e3
@@ -341,6 +353,8 @@ def record(request: SandboxRequest) -> dict[str, object]:
         "max_s": request.max_s,
         "purpose": request.purpose.value,
     }
+    if request.prepare:
+        kept["prepare_sha256"] = request.prepare.digest
     whole = json.dumps([kept, request.run, sorted(request.env)], sort_keys=True)
     kept["fingerprint"] = hashlib.sha256(whole.encode()).hexdigest()
     return kept

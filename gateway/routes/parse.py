@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from gateway import steps
 from gateway.model import Purpose, SandboxRequest
 from sandman import names, wire
 from sandman.errors import BadRequestError
@@ -57,6 +58,7 @@ def sandbox_request(body: Mapping[str, object], settings: Settings) -> SandboxRe
         max_s=_life(reader.raw("lease"), settings),
         wait_s=_wait(reader.seconds("wait_s"), settings),
         purpose=Purpose(reader.choice("purpose", (Purpose.TRAIN, Purpose.EVAL))),
+        prepare=steps.parse(reader.raw("prepare")),
     )
     reader.finish()
     return request

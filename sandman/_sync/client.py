@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from sandman import names
 from sandman._core import blocking as anyio
-from sandman._core import faults
+from sandman._core import faults, prepare
 from sandman._core.config import RELEASE_LIMIT_S, REPLY_MARGIN_S, Limits, Settings
 from sandman._core.values import PoolInfo, SandboxInfo
 from sandman._sync.sandbox import Sandbox, parse_info
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     import builtins
     import os
     import ssl
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
+    from sandman._core.prepare import Step
     from sandman._core.retry import Retry
 
 DEFAULT_WAIT_S = 60.0
@@ -39,7 +40,8 @@ class SandboxOptions(TypedDict, total=False):
     `image`: task image; without it the pool's own. `pool`: name of a pool. `env`, `workdir`, `user`:
     for every command. `run`: name of the run, which can be listed and released as a whole.
     `labels`: yours, returned as given. `purpose`: "train", or "eval", which comes before the tenant's
-    "train" requests that wait. `max_s`: the most seconds it may live from ready (4 hours).
+    "train" requests that wait. `prepare`: steps that are done in it before you get it, each one of
+    `{"exec": {…}}`, `{"file": {"path", "content", "mode", "user"}}`, `{"archive": {"path", "tar", "user"}}`. `max_s`: the most seconds it may live from ready (4 hours).
     `wait_s`: the most seconds to wait for it, retries included (60). `idempotency_key`: calls with
     one key get one sandbox; one is made for each call that has none.
     """
@@ -52,6 +54,7 @@ class SandboxOptions(TypedDict, total=False):
     run: str | None
     labels: Mapping[str, str]
     purpose: Literal["train", "eval"]
+    prepare: Sequence[Step]
     max_s: float | None
     wait_s: float
     idempotency_key: str | None
@@ -143,6 +146,7 @@ class Client:
 
         Raises:
             ImageNotFoundError, ImageDeniedError, QuotaError, BadRequestError: it cannot be.
+            PrepareFailedError: a step failed; `facts` hold `step`, `exit_code` and `output`.
             CapacityError, UnschedulableError, ImagePullError: not within `wait_s`.
             UnreachableError: the gateway did not answer within `wait_s`.
         """
@@ -231,6 +235,8 @@ def _creation(options: SandboxOptions, key: str) -> Call:
     }
     # The same bytes at each attempt: the key stands for one request.
     body["wait_s"] = wait_s
+    if (steps := options.get("prepare")) is not None:
+        body["prepare"] = prepare.to_json(steps)
     if (max_s := options.get("max_s")) is not None:
         body["lease"] = {"max_s": max_s}
     call = Call.with_json("POST", "/v1/sandboxes", body)

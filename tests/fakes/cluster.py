@@ -6,14 +6,17 @@ free fails, a name is made once), and time in it is trio's, so that tests may ow
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+import json
 
+import httpx
 import trio
 
 from gateway.allocation import Allocation
 from gateway.config import Settings
-from gateway.daemons import NotListeningError
+from gateway.daemons import LostError, NotListeningError
 from gateway.fulfilment import Fulfilment
 from gateway.model import Assignment, Ending, Instance, PoolSpec
 from gateway.pool import Pool
@@ -46,6 +49,12 @@ class FakeCluster:
         """What each daemon was told, by uid."""
         self.up_at: dict[str, float] = {}
         self.bad_images: dict[str, str] = {}
+        self.calls: list[tuple[str, str, str, bytes]] = []
+        """Pod, method, path and body of each call of a daemon that was not a handshake."""
+        self.answer = lambda _pod, _path, _body: (200, json.dumps({"exit_code": 0}).encode())
+        """What a daemon answers to one."""
+        self.call_s = 0.0
+        """Seconds that one takes."""
         self.knows_no_leases = False
         """Daemons of a version before there were leases."""
         self.fail_claims: list[Exception] = []
@@ -186,6 +195,20 @@ class FakeCluster:
         self.leases.setdefault(instance.uid, []).append(claim.lease)
         return wire.Info(boot, claim_id=claim.claim_id)
 
+    @contextlib.asynccontextmanager
+    async def open(self, instance: Instance, method: str, path: str, headers, content):
+        body = content
+        await trio.sleep(self.call_s)
+        with contextlib.suppress(NotListeningError):
+            self._answers(instance)
+            assert self.claims.get(instance.uid) is None, "prepared after the claim"
+            assert dict(headers)[b"Sandman-Boot-Id"].decode() == self.boots[instance.uid]
+            self.calls.append((instance.name, method, path, body))
+            status, data = self.answer(instance, path, body)
+            yield httpx.Response(status, stream=Whole(data))
+            return
+        raise LostError("no connection", sent=False)
+
     # --- inside ---
 
     def _answers(self, instance: Instance) -> None:
@@ -216,6 +239,21 @@ class FakeCluster:
         )  # fmt: skip
 
 
+class Whole(httpx.AsyncByteStream):
+    """An answer's body in one piece. No generator: there is nothing to close."""
+
+    def __init__(self, data: bytes) -> None:
+        self._pieces = [data]
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._pieces:
+            raise StopAsyncIteration
+        return self._pieces.pop()
+
+
 class FakeDaemons:
     """The daemons' side of a FakeCluster."""
 
@@ -223,6 +261,7 @@ class FakeDaemons:
         self._cluster = cluster
         self.info = cluster.info
         self.claim = cluster.claim_daemon
+        self.open = cluster.open
 
 
 def make_pool(cluster: FakeCluster, settings: Settings | None = None) -> Pool:
