@@ -16,7 +16,7 @@ import trio
 
 from gateway.daemons import NotListeningError
 from gateway.model import DEFAULT_SHARE, Assignment, Ending, Ready, Share, Timings
-from gateway.preparation import Preparation
+from gateway.preparation import Preparation, check_boot
 from gateway.provider import ClaimLostError, RefusedError
 from sandman import wire
 from sandman.errors import (
@@ -75,6 +75,10 @@ class Want:
     record: Mapping[str, object]
     arrived: float
     share: Share = DEFAULT_SHARE
+    prepared: str = ""
+    """What it is to be prepared for: see `steps.prepared_hash`."""
+    reservation: str | None = None
+    """It is for this reservation, and not for a caller."""
 
     @property
     def deadline(self) -> float:
@@ -115,11 +119,11 @@ class Fulfilment:
         self._roster = roster
         self._settings = settings
         self._wall = wall
-        self._preparation = Preparation(daemons, roster, settings)
+        self.preparation = Preparation(daemons, roster, settings)
         self.spent: Callable[[Ticket], None] = roster.allocation.done
         """Told of an order whose pod is taken for good, though it is yet to be prepared: others may go on."""
         self._unsettled: list[_Taken] = []
-        self.in_hand: set[str] = set()
+        self.in_hand: set[str | None] = set()
         """Claims that are being carried out: their pods are known, and nobody's yet."""
 
     async def carry_out(self, order: Order, want: Want) -> Ready:
@@ -151,13 +155,7 @@ class Fulfilment:
                 assignment.expires_at,
                 want.request,
             )
-            if want.request.prepare:
-                # Before the daemon is claimed: one that is was prepared to the end, whoever asks.
-                info = await self.wait_ready(instance, claim, self.meet)
-                self.spent(order.ticket)
-                now = self._roster.registry.get(instance.uid) or instance
-                await self._preparation.run(now, info.boot_id, want.request.prepare)
-            info = await self.wait_ready(instance, claim)
+            info = await self._make_ready(order, instance, claim, want)
         except ClaimLostError:
             raise
         except RefusedError as refused:
@@ -175,6 +173,26 @@ class Fulfilment:
             (begun - want.arrived) * 1e3, (claimed - begun) * 1e3, (ready - claimed) * 1e3
         )
         return Ready(self._roster.registry.get(instance.uid) or instance, info.boot_id, timings)
+
+    async def _make_ready(
+        self, order: Order, instance: Instance, claim: wire.Claim, want: Want
+    ) -> wire.Info:
+        """Prepared before its daemon is claimed: one that is was prepared to the end, whoever asks."""
+        boot_id = None
+        if order.slot is not None and order.slot.prepared:
+            boot_id = self._roster.boot_id(instance.uid)
+        elif want.reservation is not None or want.request.prepare:
+            info = await self.wait_ready(instance, claim, self.preparation.meet)
+            self.spent(order.ticket)
+            now = self._roster.registry.get(instance.uid) or instance
+            await self.preparation.run(now, info.boot_id, want.request.prepare)
+            if want.reservation is not None:
+                now = await self._provider.mark_prepared(now, want.prepared, info.boot_id)
+                self._roster.prepared(now)
+                return info
+        info = await self.wait_ready(instance, claim)
+        check_boot(info, boot_id)
+        return info
 
     def handshake(
         self,
@@ -206,7 +224,7 @@ class Fulfilment:
         Args:
             instance: whose.
             claim: what it is told.
-            greet: how, if not by the claim itself: `meet`.
+            greet: how, if not by the claim itself: `Preparation.meet`.
 
         Raises:
             SandmanError: why it will not become ready.
@@ -230,12 +248,11 @@ class Fulfilment:
         return instance
 
     def _assignment(self, order: Order, want: Want) -> Assignment:
-        swapped = order.slot is not None and order.slot.image != want.image
+        slot = order.slot
+        swapped = slot is not None and not slot.prepared and slot.image != want.image
         return Assignment(
             claim_id=secrets.token_hex(16),
-            previous_boot_id=(
-                self._roster.boot_id(order.slot.uid) if swapped and order.slot else None
-            ),
+            previous_boot_id=(self._roster.boot_id(slot.uid) if swapped and slot else None),
             tier=order.tier,
             tenant=want.tenant,
             image=want.image,
@@ -244,6 +261,7 @@ class Fulfilment:
             request=want.record,
             run=want.request.run,
             key=want.key,
+            reservation=want.reservation,
         )
 
     def _placeholder(self, order: Order) -> Instance | None:
@@ -347,13 +365,6 @@ class Fulfilment:
                 begun, wait = trio.current_time(), LONGEST_PAUSE_S
             with trio.move_on_after(wait):
                 await self._roster.wait_change(uid)
-
-    async def meet(self, instance: Instance, claim: wire.Claim) -> wire.Info:
-        """For `wait_ready`: the daemon that would be told of the claim is there, and it is told nothing."""
-        info = await self._daemons.info(instance)
-        if info.boot_id == claim.previous_boot_id:
-            raise NotListeningError("the daemon from before the swap")
-        return info
 
     async def _check(self, uid: str, instance: Instance) -> None:
         """Raise when the pod will never be ready."""

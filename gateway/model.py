@@ -7,7 +7,7 @@ import enum
 from typing import TYPE_CHECKING
 
 from gateway.steps import NO_STEPS
-from sandman import errors
+from sandman import errors, names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +33,8 @@ class Purpose(enum.StrEnum):
     """An evaluation: a rollout is finished and waits for its reward."""
     TRAIN = "train"
     """A rollout."""
+    AHEAD = "ahead"
+    """A reservation, which nobody waits for yet."""
 
 
 WAITING_STATES = {
@@ -125,6 +127,12 @@ class Instance:
     claim_id: str | None = None
     previous_boot_id: str | None = None
     """The daemon start before the image swap of the claim; None when nothing was swapped."""
+    reservation: str | None = None
+    """The reservation that it was prepared for."""
+    prepared: str | None = None
+    """What it is prepared for (`steps.prepared_hash`); None when it is not, or not to the end."""
+    prepared_boot_id: str | None = None
+    """The daemon start that it was prepared in."""
     created_at: float = 0.0
     started_at: float | None = None
     expires_at: float | None = None
@@ -163,6 +171,13 @@ class Assignment:
     """What was asked for, as it is kept on the pod and told to the caller again."""
     run: str | None = None
     key: str | None = None
+    reservation: str | None = None
+    """It is prepared for this reservation, and nobody's sandbox yet."""
+
+    @property
+    def state(self) -> str:
+        """What the pod is from then on."""
+        return names.STATE_LEASED if self.reservation is None else names.STATE_RESERVED
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from gateway.fulfilment import Want
 from gateway.model import DEFAULT_SHARE, Ready, Share, Timings
 from gateway.provider import ClaimLostError
 from gateway.roster import is_free
+from gateway.steps import prepared_hash
 from sandman.errors import (
     BadRequestError,
     CapacityError,
@@ -121,21 +122,43 @@ class Pool:
             QuotaError: the tenant has as many as it may.
             SandmanError: the image or the pod failed.
         """
-        spec = self._spec(request.pool)
-        want = Want(
-            request=request,
-            image=request.image or spec.image,
-            tenant=tenant,
-            key=None if key is None else key_label(tenant, key),
-            record=record(request),
-            arrived=trio.current_time(),
-            share=share,
+        want = self._want(
+            tenant, request, share, key=None if key is None else key_label(tenant, key)
         )
         if want.key is None:
             return await self._allocate(want)
         async with self._alone(want.key, want.deadline):
             made = self._fulfilment.made_before(want.key)
             return await (self._allocate(want) if made is None else self._again(made, want))
+
+    async def reserve(
+        self, tenant: str, request: SandboxRequest, reservation: str, *, share: Share
+    ) -> Ready:
+        """A placeholder that is prepared for such requests of this tenant; as `allocate`."""
+        return await self._allocate(self._want(tenant, request, share, reservation=reservation))
+
+    def _want(
+        self,
+        tenant: str,
+        request: SandboxRequest,
+        share: Share,
+        *,
+        key: str | None = None,
+        reservation: str | None = None,
+    ) -> Want:
+        spec = self._spec(request.pool)
+        image = request.image or spec.image
+        return Want(
+            request=request,
+            image=image,
+            tenant=tenant,
+            key=key,
+            record=record(request),
+            arrived=trio.current_time(),
+            share=share,
+            prepared=prepared_hash(tenant, image, request.prepare),
+            reservation=reservation,
+        )
 
     def _spec(self, name: str) -> PoolSpec:
         spec = self._roster.pools.get(name)
@@ -168,9 +191,11 @@ class Pool:
         if limit is None:
             return
         asked = sum(one.ticket.tenant == want.tenant for one in self._waiters.values())
-        held = self._roster.registry.count(
-            want.tenant, besides=self._fulfilment.in_hand, enough=limit - asked
-        )
+        besides = self._fulfilment.in_hand
+        if want.reservation is None:
+            # Those that are prepared for this will be what is asked for.
+            besides = besides | self._roster.prepared_claims(want.prepared)
+        held = self._roster.registry.count(want.tenant, besides=besides, enough=limit - asked)
         used = asked + held
         if used >= limit:
             raise QuotaError(
@@ -229,8 +254,10 @@ class Pool:
             made.claim_id or "", made.previous_boot_id, made.expires_at, want.request
         )
         with trio.CancelScope(deadline=want.deadline):
-            if want.request.prepare:
-                met = await self._fulfilment.wait_ready(made, claim, self._fulfilment.meet)
+            if want.request.prepare and made.prepared != want.prepared:
+                met = await self._fulfilment.wait_ready(
+                    made, claim, self._fulfilment.preparation.meet
+                )
                 if met.claim_id is None:
                     # Whoever began it is gone, and steps are not done twice.
                     await self._fulfilment.give_up(made)
@@ -272,7 +299,9 @@ class Pool:
             info = await self._meet(instance, limiter)
         finally:
             vetting.discard(instance.uid)
-        if info is not None and info.claim_id is None:
+        # Of what was prepared nothing is left in another start.
+        starts = {None, info.boot_id} if info is not None else set()
+        if info is not None and info.claim_id is None and instance.prepared_boot_id in starts:
             self._roster.vetted(instance.uid, info.boot_id)
             self._pump()
 
@@ -333,6 +362,8 @@ def _ticket(number: int, want: Want) -> Ticket:
         run=request.run or "",
         purpose=request.purpose,
         weight=want.share.weight,
+        # A reservation does not live on what it, or another, has prepared.
+        prepared=want.prepared if want.reservation is None else "",
     )
 
 

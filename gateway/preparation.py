@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import trio
 
-from gateway.daemons import LostError
+from gateway.daemons import LostError, NotListeningError
 from sandman import names, wire
 from sandman.errors import (
     BadRequestError,
@@ -54,6 +54,17 @@ class Preparation:
         self._settings = settings
         self._limiter = trio.CapacityLimiter(AT_ONCE)
 
+    async def meet(self, instance: Instance, claim: wire.Claim) -> wire.Info:
+        """What the daemon says of itself that would be told of this claim; it is told nothing.
+
+        Raises:
+            NotListeningError: it is not there yet.
+        """
+        info = await self._daemons.info(instance)
+        if info.boot_id == claim.previous_boot_id:
+            raise NotListeningError("the daemon from before the swap")
+        return info
+
     async def run(self, instance: Instance, boot_id: str, steps: Steps) -> None:
         """Carry out all steps, one after the other.
 
@@ -70,7 +81,7 @@ class Preparation:
         at = 0
         async with self._limiter:
             with trio.move_on_after(self._settings.prepare_s):
-                for at, call in enumerate(steps.calls):  # noqa: B007 - told after the time limit
+                for at, call in enumerate(steps.calls):
                     await self._step(instance, boot_id, at, call)
                 return
         raise PrepareFailedError(
@@ -125,6 +136,16 @@ class Preparation:
             raise now.ending.error(instance.id)
         if remembered is not None:
             raise remembered[1].error(instance.id)
+
+
+def check_boot(info: wire.Info, boot_id: str | None) -> None:
+    """What was prepared in another daemon start is not there any more.
+
+    Raises:
+        DeletedError: this is another than `boot_id`; another pod makes it good.
+    """
+    if boot_id not in {None, info.boot_id}:
+        raise DeletedError("its daemon was started anew before it was handed over")
 
 
 def _judge(instance: Instance, at: int, call: Call, status: int, data: bytes) -> None:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from gateway.model import Ending, Instance
 
 
+_RANKS = {names.STATE_FREE: 0, names.STATE_RESERVED: 1}
+"""States in the order in which a pod has them; all others come after."""
+
+
 class Cancellable(Protocol):
     """What the registry needs of a cancel scope."""
 
@@ -38,6 +42,7 @@ class Registry:
         self._by_id: dict[str, str] = {}
         self._by_key: dict[str, set[str]] = defaultdict(set)
         self._by_tenant: dict[str, set[str]] = defaultdict(set)
+        self._by_prepared: dict[str, set[str]] = defaultdict(set)
         self._ended: OrderedDict[str, tuple[str | None, Ending]] = OrderedDict()
         self._keep_ended = keep_ended
         self._calls: dict[str, set[Cancellable]] = defaultdict(set)
@@ -88,13 +93,17 @@ class Registry:
         here a moment ago, is none of them any more, though its pod may take a second to go."""
         found = (self._by_uid[uid] for uid in self._by_tenant.get(tenant, ()))
         return sorted(
-            (one for one in found if (run is None or one.run == run) and not self._is_going(one)),
+            (one for one in found if (run is None or one.run == run) and self._is_had(one)),
             key=lambda one: (one.created_at, one.id),
         )
 
+    def prepared(self, what: str) -> list[Instance]:
+        """Reserved pods that are prepared so."""
+        return [self._by_uid[uid] for uid in self._by_prepared.get(what, ())]
+
     def count(self, tenant: str, *, besides: Container[str | None], enough: int) -> int:
-        """How many living sandboxes the tenant has, counted up to `enough`; not those of the claims
-        `besides`."""
+        """How many living sandboxes the tenant has, those that are prepared ahead among them, counted up to
+        `enough`; not those of the claims `besides`."""
         found = (self._by_uid[uid] for uid in self._by_tenant.get(tenant, ()))
         living = (
             one
@@ -102,6 +111,10 @@ class Registry:
             if one.ending is None and not self._is_going(one) and one.claim_id not in besides
         )
         return sum(1 for _ in itertools.islice(living, max(0, enough)))
+
+    def _is_had(self, one: Instance) -> bool:
+        """Whether it is a sandbox of its tenant: one that is only prepared is not yet."""
+        return one.state != names.STATE_RESERVED and not self._is_going(one)
 
     def _is_going(self, one: Instance) -> bool:
         return one.deleting or one.id in self._ended
@@ -118,12 +131,12 @@ class Registry:
         Args:
             instance: what was seen.
             claimed: it is the answer to our own claim: until the watch has caught up with it, a
-                sighting from before the claim (`free`) must not undo it.
+                sighting from before the claim must not undo it.
         """
         if claimed:
             self._claimed[instance.uid] = instance
         elif instance.uid in self._claimed:
-            if instance.state == names.STATE_FREE:
+            if _rank(instance) < _rank(self._claimed[instance.uid]):
                 return self._by_uid[instance.uid]
             del self._claimed[instance.uid]
         self._unindex(instance.uid)
@@ -173,14 +186,28 @@ class Registry:
             self._by_key[instance.key].add(instance.uid)
         if instance.tenant is not None:
             self._by_tenant[instance.tenant].add(instance.uid)
+        if (what := _prepared(instance)) is not None:
+            self._by_prepared[what].add(instance.uid)
 
     def _unindex(self, uid: str) -> None:
         old = self._by_uid.pop(uid, None)
         if old is None:
             return
         self._by_id.pop(old.id, None)
-        for index, value in ((self._by_key, old.key), (self._by_tenant, old.tenant)):
+        for index, value in (
+            (self._by_key, old.key),
+            (self._by_tenant, old.tenant),
+            (self._by_prepared, _prepared(old)),
+        ):
             if value is not None and value in index:
                 index[value].discard(uid)
                 if not index[value]:
                     del index[value]
+
+
+def _prepared(instance: Instance) -> str | None:
+    return instance.prepared if instance.state == names.STATE_RESERVED else None
+
+
+def _rank(instance: Instance) -> int:
+    return _RANKS.get(instance.state, len(_RANKS))

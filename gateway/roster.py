@@ -34,6 +34,8 @@ class Roster:
         self.synced = trio.Event()
         self.held: dict[str, float] = {}
         """Placeholders that wait for `refill` to let them start: uid → since when (trio's clock)."""
+        self.handed_over: list[Instance] = []
+        """What was prepared ahead and is somebody's sandbox since: for `reservations` to count."""
         self._boots: dict[str, str] = {}
         self._changes: dict[str, trio.Event] = {}
 
@@ -64,6 +66,19 @@ class Roster:
             self._boots[uid] = boot_id
             self._offer(instance)
 
+    def prepared(self, instance: Instance) -> None:
+        """A reserved pod is prepared, and this is what the API server answered to our saying so."""
+        known = self.registry.get(instance.uid)
+        if known is not None and instance.prepared_boot_id is not None:
+            instance = self.registry.put(instance, claimed=True)
+            self._boots[instance.uid] = instance.prepared_boot_id or ""
+            self._offer(instance)
+
+    def prepared_claims(self, what: str) -> set[str | None]:
+        """Claims of what is prepared so and can be handed over."""
+        ready = self.registry.prepared(what)
+        return {one.claim_id for one in ready if self.allocation.is_in_play(one.uid)}
+
     def boot_id(self, uid: str) -> str | None:
         """The daemon start that was vetted."""
         return self._boots.get(uid)
@@ -79,6 +94,8 @@ class Roster:
         if is_gone or (known is not None and known.claim_id == instance.claim_id):
             return
         self.registry.put(instance, claimed=True)
+        if instance.prepared is not None:
+            self.handed_over.append(instance)
 
     async def wait_change(self, uid: str) -> None:
         """Return at the pod's next news."""
@@ -94,7 +111,14 @@ class Roster:
         spec = self.pools.get(instance.pool)
         if spec is not None and is_free(instance):
             node = instance.node or ""
-            slot = Slot(instance.uid, instance.pool, instance.image, node, spec.swap)
+            slot = Slot(
+                instance.uid,
+                instance.pool,
+                instance.image,
+                node,
+                spec.swap,
+                instance.prepared or "",
+            )
             self.allocation.offer(slot)
 
     def _pool_seen(self, spec: PoolSpec) -> None:
@@ -126,7 +150,7 @@ class Roster:
         if is_free(instance):
             return None if instance.uid in self._boots else instance
         self.allocation.withdraw(instance.uid)
-        if instance.state == names.STATE_FREE:
+        if instance.state in {names.STATE_FREE, names.STATE_RESERVED}:
             # Should it come back, another daemon may answer there: it is met anew.
             self._boots.pop(instance.uid, None)
         return None
@@ -151,9 +175,10 @@ class Roster:
 
 
 def is_free(instance: Instance) -> bool:
-    """Whether a pod is a placeholder that could be claimed, vetted or not."""
+    """Whether a pod is a placeholder that could be claimed, vetted or not; also one that was prepared."""
+    is_prepared = instance.state == names.STATE_RESERVED and instance.prepared is not None
     return (
-        instance.state == names.STATE_FREE
+        (instance.state == names.STATE_FREE or is_prepared)
         and instance.running
         and instance.address is not None
         and instance.ending is None

@@ -14,6 +14,7 @@ import trio
 from gateway.provider import ClaimLostError, RefusedError, endings, patches, pods
 from sandman.errors import (
     BadRequestError,
+    DeletedError,
     ImageNotFoundError,
     InternalError,
     QuotaError,
@@ -87,6 +88,17 @@ class KubernetesProvider:
             pod = await self._api.create(kube.PODS, body, namespace=spec.namespace)
         except kube.KubeError as error:
             raise _failure(error) from error
+        return pods.instance(pod)
+
+    async def mark_prepared(self, instance: Instance, what: str, boot_id: str) -> Instance:
+        """See `Provider.mark_prepared`."""
+        try:
+            pod = await self._patch(instance, patches.prepared(instance, what, boot_id))
+        except (kube.InvalidError, kube.NotFoundError) as error:
+            text = "its pod went away while it was prepared"
+            raise DeletedError(text, sandbox=instance.id) from error
+        except kube.KubeError as error:
+            raise translate(error) from error
         return pods.instance(pod)
 
     async def start(self, instance: Instance) -> None:

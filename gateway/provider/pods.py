@@ -30,6 +30,7 @@ def instance(pod: Pod) -> Instance:
     claim = load_object(meta.annotation(names.ANNOTATION_CLAIM))
     lease = load_object(meta.annotation(names.ANNOTATION_LEASE))
     expires_at = _number(lease.get("expires_at"))
+    prepared = load_object(meta.annotation(names.ANNOTATION_PREPARED))
     told = endings.of_record(load_object(meta.annotation(names.ANNOTATION_ENDED)))
     return Instance(
         namespace=meta.namespace,
@@ -50,6 +51,9 @@ def instance(pod: Pod) -> Instance:
         key_id=meta.annotation(names.ANNOTATION_KEY_ID),
         claim_id=_text(claim.get("id")),
         previous_boot_id=_text(claim.get("previous_boot_id")),
+        reservation=meta.label(names.LABEL_RESERVATION) or None,
+        prepared=_text(prepared.get("hash")),
+        prepared_boot_id=_text(prepared.get("boot_id")),
         created_at=_seconds(meta.creation_timestamp) or 0.0,
         started_at=_seconds(pod.status.start_time),
         expires_at=expires_at,

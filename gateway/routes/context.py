@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from gateway.routes.lookup import Lookup
 
 
+NOBODYS = {names.STATE_FREE, names.STATE_RESERVED}
+"""States of pods that are no sandboxes yet."""
+
+
 class Json(JSONResponse):
     """JSON in ASCII. A text may hold half of a surrogate pair, which JSON can say and UTF-8 cannot."""
 
@@ -82,11 +86,11 @@ class Context:
         """
         policy.may_ask(principal, sandbox)
         instance = self.roster.registry.find(sandbox)
-        if instance is None or instance.state == names.STATE_FREE:
+        if instance is None or instance.state in NOBODYS:
             # Claimed through another replica, and the watch is behind; or a guess.
             self._raise_if_ended(principal, sandbox)
             instance = await self.lookup.find(principal.tenant, sandbox)
-        if instance is None:
+        if instance is None or instance.state in NOBODYS:
             raise NotFoundError(f"no sandbox {sandbox}", sandbox=sandbox)
         policy.may_use(principal, sandbox, instance.tenant)
         self._raise_if_ended(principal, sandbox)

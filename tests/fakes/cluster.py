@@ -24,7 +24,7 @@ from gateway.provider import ClaimLostError, Gone, News, PoolSeen, Seen, Synced
 from gateway.registry import Registry
 from gateway.roster import Roster
 from sandman import names, wire
-from sandman.errors import BadRequestError
+from sandman.errors import BadRequestError, DeletedError
 
 BASE = "registry.example/base:1"
 TASK = "registry.example/task:1"
@@ -115,10 +115,10 @@ class FakeCluster:
         if self.fail_claims:
             raise self.fail_claims.pop(0)
         now = self.pods.get(instance.uid)
-        if now is None or now.state != names.STATE_FREE or now.deleting:
+        if now is None or now.state != instance.state or now.deleting:
             raise ClaimLostError(instance.uid)
         self.writes.append(("claim", instance.name))
-        if assignment.image != now.image:
+        if assignment.image != now.image and now.state == names.STATE_FREE:
             self._boot(instance.uid, SWAP_S)
         taken = self._put(self._with(now, assignment))
         await trio.sleep(self.delay_after)
@@ -139,6 +139,14 @@ class FakeCluster:
         await trio.sleep(self.delay_after)
         self._judge_image(taken)
         return taken
+
+    async def mark_prepared(self, instance: Instance, what: str, boot_id: str) -> Instance:
+        await trio.sleep(self.delay_before)
+        now = self.pods.get(instance.uid)
+        if now is None or now.state != names.STATE_RESERVED or now.deleting:
+            raise DeletedError(instance.id)
+        self.writes.append(("prepared", instance.name))
+        return self._put(dataclasses.replace(now, prepared=what, prepared_boot_id=boot_id))
 
     async def start(self, instance: Instance) -> None:
         await trio.lowlevel.checkpoint()
@@ -231,7 +239,7 @@ class FakeCluster:
 
     def _with(self, pod: Instance, assignment: Assignment) -> Instance:
         return dataclasses.replace(
-            pod, state=names.STATE_LEASED, image=assignment.image, tenant=assignment.tenant,
+            pod, state=assignment.state, reservation=assignment.reservation or pod.reservation, image=assignment.image, tenant=assignment.tenant,
             run=assignment.run, key=assignment.key, tier=assignment.tier.value, node="n1",
             address=pod.address or "10.1.0.1", running=True, claim_id=assignment.claim_id,
             previous_boot_id=assignment.previous_boot_id, request=assignment.request,
