@@ -14,6 +14,7 @@ from gateway.proxy import has_body
 from gateway.routes.context import Json
 from gateway.routes.forward import ForwardRoutes
 from gateway.routes.ports import PortRoutes
+from gateway.routes.reservations import ReservationRoutes
 from gateway.routes.sandboxes import SandboxRoutes
 from gateway.routes.sockets import SocketRoutes
 from gateway.routes.status import StatusRoutes
@@ -54,6 +55,7 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
             *SandboxRoutes(context, metrics).routes(),
             *ForwardRoutes(context).routes(),
             *PortRoutes(context).routes(),
+            *ReservationRoutes(context).routes(),
             *StatusRoutes(metrics, not_ready).routes(),
         ],
         exception_handlers={

@@ -137,6 +137,10 @@ class Pool:
         """A placeholder that is prepared for such requests of this tenant; as `allocate`."""
         return await self._allocate(self._want(tenant, request, share, reservation=reservation))
 
+    def has_in_hand(self, claim_id: str | None) -> bool:
+        """Whether this claim is being carried out here."""
+        return claim_id in self._fulfilment.in_hand
+
     def _want(
         self,
         tenant: str,

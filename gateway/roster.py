@@ -89,13 +89,13 @@ class Roster:
         The watch may have overtaken the answer: what it told of the claimed pod is newer, and a pod
         that it has seen go must not come in again, for nobody would ever take it out.
         """
+        if instance.prepared is not None:
+            self.handed_over.append(instance)
         known = self.registry.get(instance.uid)
         is_gone = known is None and (uid_was_known or self.registry.ending(instance.id) is not None)
         if is_gone or (known is not None and known.claim_id == instance.claim_id):
             return
         self.registry.put(instance, claimed=True)
-        if instance.prepared is not None:
-            self.handed_over.append(instance)
 
     async def wait_change(self, uid: str) -> None:
         """Return at the pod's next news."""

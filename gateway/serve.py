@@ -20,10 +20,12 @@ from gateway.metrics import Metrics
 from gateway.pool import Pool
 from gateway.provider import News, watching
 from gateway.provider.kubernetes import KubernetesProvider
+from gateway.provider.reservations import LeaseReservations
 from gateway.proxy import Proxy
 from gateway.refill import Refill
 from gateway.registry import Registry
 from gateway.release import Releaser
+from gateway.reservations import Reservations
 from gateway.roster import Roster
 from gateway.routes.context import Context
 from gateway.routes.lookup import Lookup
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from gateway.config import Settings
+    from gateway.model import Share
 
 log = structlog.get_logger()
 
@@ -93,19 +96,34 @@ class Gateway:
         self.handoff = Handoff(
             self.election, settings.server_name, lambda: self.certificates.authority
         )
+        releaser = Releaser(self.registry, provider, wall)
+        self.reservations = Reservations(
+            LeaseReservations(api, settings.sandbox_namespaces[0]),
+            self.pool,
+            self.roster,
+            releaser,
+            is_leader=lambda: self.election.is_leader,
+            shares=self._share,
+            wall=wall,
+        )
         self.context = Context(
             settings=settings,
             credentials=self.credentials,
             roster=self.roster,
             lookup=Lookup(provider, settings.sandbox_namespaces),
             pool=self.pool,
-            releaser=Releaser(self.registry, provider, wall),
+            releaser=releaser,
+            reservations=self.reservations,
             proxy=self.proxy,
             handoff=self.handoff,
             wall=wall,
             missing=self.missing,
         )
         self.app = app.build(self.context, Metrics(self.roster), self.not_ready)
+
+    def _share(self, key_id: str) -> Share | None:
+        key = self.credentials.api_keys.get(key_id)
+        return None if key is None else key.share
 
     def missing(self) -> list[str]:
         """What a call would need and is not there yet."""
@@ -133,6 +151,7 @@ class Gateway:
             support.start_soon(self.pool.run, receive)
             support.start_soon(self.janitor.run)
             support.start_soon(self.refill.run)
+            support.start_soon(self.reservations.run)
             if await self._start_unless_stopped(support, self.certificates.run):
                 support.start_soon(self.election.run)
                 try:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gateway.pool import Pool
     from gateway.proxy import Proxy
     from gateway.release import Releaser
+    from gateway.reservations import Reservations
     from gateway.roster import Roster
     from gateway.routes.lookup import Lookup
 
@@ -51,6 +52,7 @@ class Context:
     lookup: Lookup
     pool: Pool
     releaser: Releaser
+    reservations: Reservations
     proxy: Proxy
     handoff: Handoff
     wall: Callable[[], float]

@@ -35,6 +35,10 @@ GATEWAY_MAY: list[Right] = [
     *[(verb, "pods", SANDBOXES, "") for verb in ("get", "list", "watch", "create", "patch", "delete")],
     *[(verb, "events", SANDBOXES, "") for verb in ("get", "list", "watch")],
     *[(verb, "deployments.apps", SANDBOXES, "") for verb in ("get", "list", "watch")],
+    *[
+        (verb, "leases.coordination.k8s.io", SANDBOXES, "")
+        for verb in ("list", "create", "patch", "delete")
+    ],
     *[(verb, "nodes", "", "") for verb in ("get", "list", "watch")],
     *[(verb, "leases.coordination.k8s.io", SYSTEM, names.ALLOCATOR_LEASE) for verb in ("get", "patch")],
     ("create", "leases.coordination.k8s.io", SYSTEM, ""),

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+from typing import TYPE_CHECKING
 
 import httpx
 import trio
@@ -26,11 +27,44 @@ from gateway.roster import Roster
 from sandman import names, wire
 from sandman.errors import BadRequestError, DeletedError
 
+if TYPE_CHECKING:
+    from gateway.reserving import Reservation
+
 BASE = "registry.example/base:1"
 TASK = "registry.example/task:1"
 START_S = 0.5
 """Seconds from the making of a pod until its daemon answers."""
 SWAP_S = 0.2
+
+
+class FakeStore:
+    """Reservations that outlive a gateway. `faults` are raised by the next calls, one each."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Reservation] = {}
+        self.faults: list[Exception] = []
+
+    async def _call(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.faults:
+            raise self.faults.pop(0)
+
+    async def create(self, reservation: Reservation) -> Reservation:
+        await self._call()
+        return self.kept.setdefault(reservation.id, reservation)
+
+    async def list(self) -> list[Reservation]:
+        await self._call()
+        return list(self.kept.values())
+
+    async def set_used(self, reservation: Reservation) -> None:
+        await self._call()
+        if reservation.id in self.kept:
+            self.kept[reservation.id] = reservation
+
+    async def delete(self, reservation: Reservation) -> None:
+        await self._call()
+        self.kept.pop(reservation.id, None)
 
 
 class FakeCluster:
@@ -61,6 +95,7 @@ class FakeCluster:
         self.fail_starts: list[Exception] = []
         self.fail_discards: list[Exception] = []
         self.writes: list[tuple[str, str]] = []
+        self.store = FakeStore()
         self.delay_before = 0.0
         self.delay_after = 0.0
         self._count = itertools.count(1)
