@@ -12,6 +12,7 @@ from sandman._async.command import ExecOptions
 from sandman._async.files import Files
 from sandman._async.follow import Follow
 from sandman._async.process import Process
+from sandman._async.reservation import Reservation, ReservationOptions
 from sandman._async.sandbox import Sandbox
 from sandman._async.session import Session, SessionOptions
 from sandman._async.stream import ExecStream
@@ -24,6 +25,7 @@ from sandman._core.values import (
     Event,
     FileInfo,
     PoolInfo,
+    ReservationInfo,
     SandboxInfo,
     Stderr,
     Stdout,
@@ -37,6 +39,6 @@ from sandman.wire import ExecResult
 __all__ = [
     "Client", "CommandError", "ConfigurationError", "EntryInfo", "Event", "ExecOptions", "ExecResult",
     "ExecStream", "FileInfo", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process", "ProcessInfo",
-    "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Session", "SessionInfo", "SessionOptions",
+    "Reservation", "ReservationInfo", "ReservationOptions", "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Session", "SessionInfo", "SessionOptions",
     "SessionResult", "Stderr", "Stdout", "Terminal", "TerminalSpec", "TreeInfo",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from sandman._core.values import (
     Event,
     FileInfo,
     PoolInfo,
+    ReservationInfo,
     SandboxInfo,
     Stderr,
     Stdout,
@@ -25,6 +26,7 @@ from sandman._sync.command import ExecOptions
 from sandman._sync.files import Files
 from sandman._sync.follow import Follow
 from sandman._sync.process import Process
+from sandman._sync.reservation import Reservation, ReservationOptions
 from sandman._sync.sandbox import Sandbox
 from sandman._sync.session import Session, SessionOptions
 from sandman._sync.stream import ExecStream
@@ -37,6 +39,6 @@ from sandman.wire import ExecResult
 __all__ = [
     "Client", "CommandError", "ConfigurationError", "EntryInfo", "Event", "ExecOptions", "ExecResult",
     "ExecStream", "FileInfo", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process", "ProcessInfo",
-    "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Session", "SessionInfo", "SessionOptions",
+    "Reservation", "ReservationInfo", "ReservationOptions", "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Session", "SessionInfo", "SessionOptions",
     "SessionResult", "Stderr", "Stdout", "Terminal", "TerminalSpec", "TreeInfo",
 ]  # fmt: skip
