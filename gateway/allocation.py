@@ -102,6 +102,10 @@ class Allocation:
         queue = self._queues.get(ticket.pool)
         return queue.place(ticket.number) if queue is not None else None
 
+    def waiting(self, pool: str) -> int:
+        """How many wait for this pool."""
+        return len(self._queues.get(pool, ()))
+
     def is_waiting(self, ticket: Ticket) -> bool:
         """Whether it waits for an order."""
         return ticket.number in self._queues.get(ticket.pool, ())

@@ -194,6 +194,14 @@ class PoolSpec:
     """Most pods of this pool at once, free and leased; None: no limit of the pool's own."""
     template: Mapping[str, object] = dataclasses.field(default_factory=dict)
     """The Deployment's pod template, as it stands."""
+    deployment: str = ""
+    """The Deployment's name."""
+    least: int | None = None
+    """Fewest free placeholders; None: nobody but people keeps the pool's size."""
+    network: str = ""
+    """Egress profile."""
+    prepare: Steps = NO_STEPS
+    """For each sandbox whose request has no steps of its own."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

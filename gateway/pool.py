@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
+from gateway import wanting
 from gateway.daemons import NotListeningError
 from gateway.fairness import PLACE_MAX, Ticket
-from gateway.fulfilment import Want
 from gateway.model import DEFAULT_SHARE, Ready, Share, Timings
 from gateway.provider import ClaimLostError
 from gateway.roster import is_free
-from gateway.steps import prepared_hash
 from sandman.errors import (
     BadRequestError,
     CapacityError,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from gateway.allocation import Order
     from gateway.config import Settings
     from gateway.daemons import Daemons
-    from gateway.fulfilment import Fulfilment
+    from gateway.fulfilment import Fulfilment, Want
     from gateway.model import Instance, PoolSpec, SandboxRequest
     from gateway.provider import News
     from gateway.roster import Roster
@@ -142,27 +141,10 @@ class Pool:
         return claim_id in self._fulfilment.in_hand
 
     def _want(
-        self,
-        tenant: str,
-        request: SandboxRequest,
-        share: Share,
-        *,
-        key: str | None = None,
-        reservation: str | None = None,
+        self, tenant: str, request: SandboxRequest, share: Share, **marks: str | None
     ) -> Want:
         spec = self._spec(request.pool)
-        image = request.image or spec.image
-        return Want(
-            request=request,
-            image=image,
-            tenant=tenant,
-            key=key,
-            record=record(request),
-            arrived=trio.current_time(),
-            share=share,
-            prepared=prepared_hash(tenant, image, request.prepare),
-            reservation=reservation,
-        )
+        return wanting.make(spec, tenant, request, share, record(request), **marks)
 
     def _spec(self, name: str) -> PoolSpec:
         spec = self._roster.pools.get(name)

@@ -164,6 +164,15 @@ class Reservations:
         found = sorted(self._of(tenant), key=lambda held: held.reservation.created_at)
         return [(held.reservation, self._progress(held, ready)) for held in found]
 
+    def forecast(self) -> dict[str, int]:
+        """By pool, how many placeholders will be asked for yet."""
+        ready, found = self._ready(), Counter[str]()
+        for held in self._held.values():
+            progress = self._progress(held, ready)
+            if not progress.trouble.is_final:
+                found[held.reservation.pool] += reserving.missing(held.reservation, progress)
+        return found
+
     async def delete(self, tenant: str, reservation: str) -> None:
         """End one of the tenant's; what was not handed out is released.
 

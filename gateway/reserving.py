@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from gateway.steps import NO_STEPS, prepared_hash
+from gateway.steps import NO_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,11 +52,6 @@ class Reservation:
     run: str | None = None
     used: int = 0
     """How many of its placeholders were handed out."""
-
-    @property
-    def prepared(self) -> str:
-        """What its placeholders are prepared for."""
-        return prepared_hash(self.tenant, self.image, self.steps)
 
     def is_same(self, other: Reservation) -> bool:
         """Whether the same was asked for. Times apart: a call that is repeated comes later."""
@@ -119,6 +114,12 @@ class Progress:
     trouble: Trouble
 
 
+def missing(reservation: Reservation, progress: Progress) -> int:
+    """How many are neither handed out nor prepared nor being prepared."""
+    got = reservation.used + progress.ready + progress.preparing
+    return max(0, reservation.count - got)
+
+
 def to_begin(reservation: Reservation, progress: Progress, now: float) -> int:
     """How many placeholders to begin to prepare now.
 
@@ -128,9 +129,9 @@ def to_begin(reservation: Reservation, progress: Progress, now: float) -> int:
     trouble = progress.trouble
     if now >= reservation.until or now < trouble.not_before or trouble.is_final:
         return 0
-    missing = reservation.count - reservation.used - progress.ready - progress.preparing
     has_proof = progress.ready + reservation.used > 0 and trouble.in_a_row == 0
-    return max(0, min(missing, (AT_ONCE if has_proof else 1) - progress.preparing))
+    room = (AT_ONCE if has_proof else 1) - progress.preparing
+    return max(0, min(missing(reservation, progress), room))
 
 
 def state(reservation: Reservation, progress: Progress) -> str:

@@ -59,6 +59,10 @@ class Roster:
                 self.synced.set()
         return None
 
+    def specs(self) -> list[PoolSpec]:
+        """Every pool's Deployment, also where several namespaces have one of the same name."""
+        return [spec for specs in self._specs.values() for spec in specs.values()]
+
     def vetted(self, uid: str, boot_id: str) -> None:
         """The daemon of a free placeholder answered: it may be given from now on."""
         instance = self.registry.get(uid)

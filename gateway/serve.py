@@ -29,6 +29,7 @@ from gateway.reservations import Reservations
 from gateway.roster import Roster
 from gateway.routes.context import Context
 from gateway.routes.lookup import Lookup
+from gateway.scaler import Scaler
 from gateway.upstream import Upstream
 from gateway.websocket import MESSAGE_MAX_BYTES
 from sandman import names
@@ -106,6 +107,12 @@ class Gateway:
             shares=self._share,
             wall=wall,
         )
+        self.scaler = Scaler(
+            self.roster,
+            provider,
+            is_leader=lambda: self.election.is_leader,
+            forecast=self.reservations.forecast,
+        )
         self.context = Context(
             settings=settings,
             credentials=self.credentials,
@@ -152,6 +159,7 @@ class Gateway:
             support.start_soon(self.janitor.run)
             support.start_soon(self.refill.run)
             support.start_soon(self.reservations.run)
+            support.start_soon(self.scaler.run)
             if await self._start_unless_stopped(support, self.certificates.run):
                 support.start_soon(self.election.run)
                 try:

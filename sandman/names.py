@@ -72,8 +72,14 @@ ANNOTATION_DELIVERY = f"{DOMAIN}/delivery"
 ANNOTATION_SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 # Annotations of a pool's Deployment.
+ANNOTATION_POOL_MIN = f"{DOMAIN}/min"
+"""Fewest free placeholders. With it and MAX the gateway keeps the pool's `replicas`."""
 ANNOTATION_POOL_MAX = f"{DOMAIN}/max"
 ANNOTATION_POOL_SWAP = f"{DOMAIN}/swap"
+ANNOTATION_POOL_NETWORK = f"{DOMAIN}/network"
+"""Egress profile that the pool's template has."""
+ANNOTATION_POOL_PREPARE = f"{DOMAIN}/prepare"
+"""Steps, as JSON, for each sandbox of the pool whose request has none."""
 
 DELIVERY_IMAGE = "image"
 DELIVERY_INIT = "init"

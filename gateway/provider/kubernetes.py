@@ -105,6 +105,22 @@ class KubernetesProvider:
         """See `Provider.start`."""
         await self._write(instance, patches.start(instance))
 
+    async def scale(self, spec: PoolSpec, replicas: int) -> None:
+        """See `scaler.Scale`."""
+        try:
+            await self._api.patch_merge(
+                kube.DEPLOYMENTS,
+                spec.deployment,
+                {"spec": {"replicas": replicas}},
+                namespace=spec.namespace,
+                subresource="scale",
+                idempotent=True,
+            )
+        except kube.NotFoundError:
+            return
+        except kube.KubeError as error:
+            raise translate(error) from error
+
     async def mark(self, instance: Instance, ending: Ending) -> None:
         """See `Provider.mark`."""
         await self._write(instance, patches.ended(instance, ending))

@@ -6,16 +6,23 @@ import json
 import math
 from typing import TYPE_CHECKING
 
+import structlog
+
+from gateway import steps
 from gateway.model import Instance, PoolSpec
 from gateway.provider import endings
 from sandman import names
+from sandman.errors import SandmanError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from gateway.steps import Steps
     from sandman.service.kube.objects import ContainerStatus, Deployment, Node, Pod
 
+
+log = structlog.get_logger()
 
 LAST_MOMENT = 253402300799.0
 """The end of the year 9999: later ones cannot be told as a date."""
@@ -74,16 +81,35 @@ def pool(deployment: Deployment) -> PoolSpec | None:
     image = containers[0].get("image")
     if not image:
         return None
-    most = meta.annotation(names.ANNOTATION_POOL_MAX)
     return PoolSpec(
         namespace=meta.namespace,
         name=meta.label(names.LABEL_POOL),
         image=image,
         swap=meta.annotation(names.ANNOTATION_POOL_SWAP, "true") == "true",
         wanted=deployment.spec.replicas if deployment.spec.replicas is not None else 1,
-        most=int(most) if most.isdecimal() and len(most) <= MAX_DIGITS else None,
+        most=_pods(meta.annotation(names.ANNOTATION_POOL_MAX)),
         template=template,
+        deployment=meta.name,
+        least=_pods(meta.annotation(names.ANNOTATION_POOL_MIN)),
+        network=meta.annotation(names.ANNOTATION_POOL_NETWORK),
+        prepare=_steps(meta.annotation(names.ANNOTATION_POOL_PREPARE)),
     )
+
+
+def _pods(text: str) -> int | None:
+    """A number of pods in an annotation."""
+    return int(text) if text.isdecimal() and len(text) <= MAX_DIGITS else None
+
+
+def _steps(text: str) -> Steps:
+    """The steps in an annotation; none when they cannot be read, which is told in the log."""
+    if not text:
+        return steps.NO_STEPS
+    try:
+        return steps.parse(json.loads(text), names.ANNOTATION_POOL_PREPARE)
+    except (ValueError, RecursionError, SandmanError) as error:
+        log.warning("a pool's steps cannot be read", error=str(error))
+        return steps.NO_STEPS
 
 
 def is_closed(node: Node) -> bool:

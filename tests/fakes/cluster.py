@@ -96,14 +96,20 @@ class FakeCluster:
         self.fail_discards: list[Exception] = []
         self.writes: list[tuple[str, str]] = []
         self.store = FakeStore()
+        self.specs: dict[str, PoolSpec] = {}
+        self.fail_scales: list[Exception] = []
+        self.scales: list[int] = []
         self.delay_before = 0.0
         self.delay_after = 0.0
         self._count = itertools.count(1)
 
     # --- what a test does to it ---
 
-    def pool(self, name: str = "root", *, image: str = BASE, swap: bool = True) -> None:
-        self.send.send_nowait(PoolSeen(PoolSpec("ns", name, image, swap, 1, None)))
+    def pool(
+        self, name: str = "root", *, image: str = BASE, swap: bool = True, wanted: int = 1, **more
+    ) -> None:
+        self.specs[name] = PoolSpec("ns", name, image, swap, wanted, more.pop("most", None), **more)
+        self.send.send_nowait(PoolSeen(self.specs[name]))
 
     def tell_anew(self) -> None:
         """All there is, into a new channel: for a gateway that only begins."""
@@ -190,6 +196,24 @@ class FakeCluster:
         self.writes.append(("start", instance.name))
         if instance.uid in self.pods:
             self._put(dataclasses.replace(self.pods[instance.uid], hold=None))
+
+    async def scale(self, spec: PoolSpec, replicas: int) -> None:
+        """As the ReplicaSet does: placeholders are made, or those that are left over go."""
+        await trio.lowlevel.checkpoint()
+        if self.fail_scales:
+            raise self.fail_scales.pop(0)
+        self.scales.append(replicas)
+        self.specs[spec.name] = dataclasses.replace(self.specs[spec.name], wanted=replicas)
+        self.send.send_nowait(PoolSeen(self.specs[spec.name]))
+        self.replace(spec.name)
+
+    def replace(self, pool: str = "root") -> None:
+        """What the ReplicaSet makes or deletes to have as many as are wanted."""
+        free = [one for one in self.pods.values() if one.state == names.STATE_FREE]
+        for _ in range(self.specs[pool].wanted - len(free)):
+            self.placeholder(pool=pool, up_in=START_S)
+        for one in free[self.specs[pool].wanted :]:
+            self.remove(one.uid, Ending("deleted", "scaled down"))
 
     async def mark(self, instance: Instance, ending: Ending) -> None:
         await trio.lowlevel.checkpoint()

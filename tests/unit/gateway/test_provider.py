@@ -122,6 +122,21 @@ async def test_a_pod_can_be_made_for_a_reservation():
         assert "activeDeadlineSeconds" not in server.named("pods", "cold-1")["spec"]
 
 
+async def test_a_pool_is_scaled_by_its_subresource():
+    async with provided() as (server, provider, _api):
+        server.put("deployments", deployment())
+        spec = dataclasses.replace(SPEC, deployment="sandman-pool-root")
+        await provider.scale(spec, 7)
+        assert server.named("deployments", "sandman-pool-root")["spec"]["replicas"] == 7
+        assert server.seen[-1].path.endswith("/deployments/sandman-pool-root/scale")
+        server.faults = [lambda _seen: status(403, "Forbidden", "no right")]
+        with pytest.raises(InternalError):
+            await provider.scale(spec, 8)
+        server.remove("deployments", "sandman-pool-root")
+        await provider.scale(spec, 9)
+        assert len(server.writes) == 1
+
+
 async def test_of_two_claims_of_one_placeholder_one_is_lost():
     async with provided() as (server, provider, api):
         free = await free_one(server, api)
