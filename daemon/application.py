@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from daemon.handshake import Handshake
 from daemon.processes import Processes
-from daemon.routes import ANY, PORTS, Later, Routes
+from daemon.routes import ANY, PORTS, Later, Route, Routes
 from daemon.usage import Meter
+from sandman.handles import STREAMS
 
 if TYPE_CHECKING:
     from daemon.archives import Archives
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
     from daemon.init import Reaper
     from daemon.lease import Watch
     from daemon.ports import Ports
-    from daemon.routes import Handler
     from daemon.runner import Runner
     from daemon.sessions import Sessions
     from daemon.state import Sandbox
     from daemon.transfers import Transfers
     from daemon.tree import Life
+
+
+_PATH = ("path", "user")
+"""What every call about a path takes in its query."""
 
 
 def build(
@@ -53,36 +57,36 @@ def build(
     archives = Later(lambda: _archives(sandbox))
     sessions = Later(lambda: _sessions(processes))
     ports = Later(lambda: _ports(config.port))
-    table: dict[str, dict[str, Handler]] = {
+    table: dict[str, dict[str, Route]] = {
         "/healthz": {},
-        "/v1/claim": {"POST": handshake.claim},
-        "/v1/renew": {"POST": handshake.renew},
-        "/v1/info": {"GET": handshake.info},
+        "/v1/claim": {"POST": Route(handshake.claim)},
+        "/v1/renew": {"POST": Route(handshake.renew)},
+        "/v1/info": {"GET": Route(handshake.info)},
         "/v1/exec": {"POST": executions.to("run")},
         "/v1/processes": {"GET": handles.to("list"), "POST": handles.to("start")},
-        "/v1/processes/{}": {"GET": handles.to("get"), "DELETE": handles.to("kill")},
-        "/v1/processes/{}/output": {"GET": handles.to("output")},
-        "/v1/processes/{}/stdin": {"POST": handles.to("stdin")},
+        "/v1/processes/{}": {"GET": handles.to("get", "wait_s"), "DELETE": handles.to("kill")},
+        "/v1/processes/{}/output": {"GET": handles.to("output", *STREAMS)},
+        "/v1/processes/{}/stdin": {"POST": handles.to("stdin", "offset", "close")},
         "/v1/processes/{}/signal": {"POST": handles.to("signal")},
-        "/v1/processes/{}/terminal": {"GET": handles.to("terminal")},
+        "/v1/processes/{}/terminal": {"GET": handles.to("terminal", "stdout", "exclusive")},
         "/v1/processes/{}/resize": {"POST": handles.to("resize")},
         "/v1/sessions": {"GET": sessions.to("list"), "POST": sessions.to("start")},
-        "/v1/sessions/{}": {"GET": sessions.to("get"), "DELETE": sessions.to("close")},
-        "/v1/sessions/{}/run": {"POST": sessions.to("run")},
-        "/v1/sessions/{}/input": {"POST": sessions.to("input")},
-        "/v1/sessions/{}/interrupt": {"POST": sessions.to("interrupt")},
+        "/v1/sessions/{}": {"GET": sessions.to("get"), "DELETE": sessions.to("close", "key")},
+        "/v1/sessions/{}/run": {"POST": sessions.to("run", "wait_s")},
+        "/v1/sessions/{}/input": {"POST": sessions.to("input", "wait_s")},
+        "/v1/sessions/{}/interrupt": {"POST": sessions.to("interrupt", "wait_s")},
         "/v1/files": {
-            "GET": files.to("get"),
-            "HEAD": files.to("get"),
-            "PUT": files.to("put"),
-            "DELETE": files.to("delete"),
+            "GET": files.to("get", *_PATH, "max_bytes"),
+            "HEAD": files.to("get", *_PATH, "max_bytes"),
+            "PUT": files.to("put", *_PATH, "mode", "sha256"),
+            "DELETE": files.to("delete", *_PATH, "recursive"),
         },
-        "/v1/files/stat": {"GET": directories.to("stat")},
-        "/v1/files/list": {"GET": directories.to("list")},
+        "/v1/files/stat": {"GET": directories.to("stat", *_PATH, "follow")},
+        "/v1/files/list": {"GET": directories.to("list", *_PATH, "depth")},
         "/v1/files/move": {"POST": directories.to("move")},
         "/v1/files/mkdir": {"POST": directories.to("mkdir")},
-        "/v1/archive": {"GET": archives.to("get"), "PUT": archives.to("put")},
-        PORTS: {ANY: ports.to("call")},
+        "/v1/archive": {"GET": archives.to("get", *_PATH), "PUT": archives.to("put", *_PATH)},
+        PORTS: {ANY: ports.to_all("call")},
     }
     return Routes(table, config.token_sha256, sandbox.boot_id, lease)
 

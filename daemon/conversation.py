@@ -9,9 +9,9 @@ from __future__ import annotations
 import select
 from typing import TYPE_CHECKING
 
-from daemon import config, http1
+from daemon import config, http1, queries
 from daemon.exchange import CallerGoneError, linger, receive
-from daemon.follow import check_offsets, follow, parse_offset
+from daemon.follow import check_offsets, follow
 from daemon.process import ROOM_BYTES
 from daemon.replies import Reply, dump
 from sandman import terminal, websocket, wire
@@ -28,7 +28,7 @@ _GONE = select.POLLHUP | select.POLLERR | select.POLLRDHUP
 _MAX_TEXT_BYTES = 4096
 
 
-def converse(process: Process, exchange: Exchange, query: dict[str, bytes], boot_id: str) -> None:
+def converse(process: Process, exchange: Exchange, boot_id: str) -> None:
     """Upgrade, and connect the caller with the terminal until one of them ends it.
 
     Raises:
@@ -40,8 +40,8 @@ def converse(process: Process, exchange: Exchange, query: dict[str, bytes], boot
     if not process.is_terminal:
         raise ConflictError("it has no terminal: start it with one", field="terminal")
     key = _check_handshake(exchange.head)
-    is_exclusive = query.get("exclusive", b"0") == b"1"
-    offset = parse_offset(query, "stdout") or 0
+    is_exclusive = queries.flag(exchange.query, "exclusive")
+    offset = queries.size(exchange.query, "stdout") or 0
     conversation = Conversation(exchange, key, offset, is_exclusive=is_exclusive)
     check_offsets(process, conversation)
     follow(process, conversation, boot_id)

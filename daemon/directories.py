@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from daemon import config, entries, files, identity, paths
+from daemon import config, entries, files, identity, paths, queries
 from daemon.exchange import Response
 from daemon.replies import dump
 from daemon.state import encode
@@ -31,16 +31,16 @@ class Directories:
 
     def stat(self, exchange: Exchange) -> None:
         """Tell what is at a path."""
-        asked = paths.take(exchange, self._sandbox, "follow")
-        follow = paths.flag(asked.options, "follow")
+        asked = paths.take(exchange, self._sandbox)
+        follow = queries.flag(exchange.query, "follow")
         with asked.acting():
             document = entries.describe(asked.path, follow=follow)
         _answer(exchange, document)
 
     def list(self, exchange: Exchange) -> None:
         """Tell what is in a directory."""
-        asked = paths.take(exchange, self._sandbox, "depth")
-        depth = paths.count(asked.options, "depth", entries.MAX_DEPTH)
+        asked = paths.take(exchange, self._sandbox)
+        depth = queries.count(exchange.query, "depth", entries.MAX_DEPTH)
         with asked.acting():
             documents = [dump(document) for document in entries.listing(asked.path, depth)]
         body = b'{"entries": [' + b",\n".join(documents) + b"]}"

@@ -56,6 +56,8 @@ class Exchange:
     ) -> None:
         self.sock = sock
         self.head = head
+        self.query: dict[str, bytes] = {}
+        """The parameters that the call takes and that were given."""
         self.scratch = scratch or Scratch()
         self.is_answered = False
         self.is_whole = True

@@ -24,29 +24,19 @@ from sandman.errors import (
     UnreachableError,
 )
 
-_ERRORS: dict[int, type[SandmanError]] = {
+ERRORS: dict[int, type[SandmanError]] = {
     errno.ENOENT: PathNotFoundError,
     errno.EISDIR: IsADirectoryPathError,
     errno.ENOTEMPTY: IsADirectoryPathError,
     errno.ENOTDIR: NotADirectoryPathError,
-    errno.EACCES: PathDeniedError,
-    errno.EPERM: PathDeniedError,
-    errno.EROFS: PathDeniedError,
-    errno.ELOOP: PathDeniedError,
-    errno.EBUSY: PathDeniedError,
-    errno.ETXTBSY: PathDeniedError,
-    errno.ENXIO: PathDeniedError,
-    errno.ENODEV: PathDeniedError,
-    errno.EINVAL: PathDeniedError,
-    errno.EIO: PathDeniedError,
     errno.ENOSPC: NoSpaceError,
     errno.EDQUOT: NoSpaceError,
     errno.EEXIST: ConflictError,
-    errno.EXDEV: PathDeniedError,
-    errno.EMLINK: PathDeniedError,
     errno.EFBIG: TooLargeError,
     errno.ENAMETOOLONG: BadRequestError,
 }
+"""What each refusal of the kernel is. What the sandbox has used up (`kernel.NO_ROOM`) is `unreachable`, and
+all others are `path_denied`."""
 _CANNOT_REPLACE = frozenset({errno.EBUSY, errno.EXDEV, errno.EACCES, errno.EPERM})
 _CANNOT_CREATE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _BLOCK = 1024 * 1024
@@ -58,19 +48,17 @@ def translate(error: OSError, path: bytes) -> SandmanError:
     """The kernel's refusal as an error of ours that names the path.
 
     A file system may refuse with any number (a server that went away, an encryption key that is not
-    there): then the path cannot be read or written, and the kernel's name for it is among the facts.
+    there): then the path cannot be read or written. The kernel's name for it is among the facts.
     """
     number = error.errno or 0
     text = f"{os.fsdecode(path)}: {error.strerror or error}"
+    facts = kernel.name_of(error)
     if number in kernel.NO_ROOM:
-        return UnreachableError(text, field="path", cause="sandbox", retry_after=1.0)
-    cls = _ERRORS.get(number)
-    if cls is None:
-        name = errno.errorcode.get(number, str(number))
-        return PathDeniedError(text, field="path", facts={"errno": name})
-    if cls is IsADirectoryPathError and error.errno == errno.EISDIR:
+        return UnreachableError(text, field="path", cause="sandbox", retry_after=1.0, facts=facts)
+    cls = ERRORS.get(number, PathDeniedError)
+    if number == errno.EISDIR:
         text = f"{os.fsdecode(path)}: is a directory"
-    return cls(text, field="path")
+    return cls(text, field="path", facts=facts)
 
 
 def open_for_reading(path: bytes) -> tuple[int, os.stat_result]:
@@ -89,14 +77,6 @@ def open_for_reading(path: bytes) -> tuple[int, os.stat_result]:
     if stat.S_ISDIR(found.st_mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
     raise PathDeniedError(f"{os.fsdecode(path)}: not a regular file", field="path")
-
-
-def remove(path: bytes) -> None:
-    """Remove a file, a link itself, or an empty directory."""
-    if stat.S_ISDIR(os.lstat(path).st_mode):
-        os.rmdir(path)
-    else:
-        os.unlink(path)
 
 
 def make_directories(path: bytes, mode: int = 0o755, made: list[bytes] | None = None) -> bool:

@@ -19,20 +19,6 @@ if TYPE_CHECKING:
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
-def parse_offset(query: dict[str, bytes], name: str) -> int | None:
-    """The offset of this name in a query; None: it is not given.
-
-    Raises:
-        BadRequestError: it is no offset.
-    """
-    text = query.get(name)
-    if text is None:
-        return None
-    if not 0 < len(text) <= 18 or not text.isdigit():
-        raise BadRequestError(f"{name} must be a number of bytes", field=name)
-    return int(text)
-
-
 def follow(process: Process, reply: Reply, boot_id: str) -> None:
     """Pass on what the command writes until it is over.
 

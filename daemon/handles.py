@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import functools
-import math
 import signal
 import threading
 import time
 from typing import TYPE_CHECKING
 
-from daemon import http1, tree
+from daemon import queries, tree
 from daemon.exchange import Response
-from daemon.follow import follow, parse_offset, wait_settled
+from daemon.follow import follow, wait_settled
 from daemon.process import ROOM_BYTES
 from daemon.replies import Reply, dump
 from daemon.stop import end_survivors, send
 from daemon.uploads import read_spec
 from sandman import names, wire
-from sandman.errors import BadRequestError, ConflictError
+from sandman.errors import ConflictError
 from sandman.handles import ATTACHED_GRACE_S, MAX_STDIN_BYTES, MAX_WAIT_S, STREAMS
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class Handles:
     def get(self, exchange: Exchange) -> None:
         """State and result, at once or when it has ended."""
         process = self._find(exchange)
-        wait_s = seconds(exchange, "wait_s")
+        wait_s = queries.seconds(exchange.query, "wait_s", MAX_WAIT_S)
         if wait_s:
             wait_settled(process, exchange, wait_s)
         self._tell(exchange, process)
@@ -66,21 +65,20 @@ class Handles:
     def output(self, exchange: Exchange) -> None:
         """Everything from these offsets on, as it comes."""
         process = self._find(exchange)
-        query = http1.parse_query(exchange.head.query)
-        cursors = {name: parse_offset(query, name) or 0 for name in STREAMS}
+        cursors = {name: queries.size(exchange.query, name) or 0 for name in STREAMS}
         reply = Reply(exchange, None, frames=True, cursors=cursors)
         follow(process, reply, self._processes.boot_id)
 
     def stdin(self, exchange: Exchange) -> None:
         """Add to the input, each byte once, and close it when asked to."""
         process = self._find(exchange)
-        query = http1.parse_query(exchange.head.query)
+        wants_end = queries.flag(exchange.query, "close")
+        offset = queries.size(exchange.query, "offset")
         data = exchange.read_body(MAX_STDIN_BYTES)
         process.begun.wait()
-        wants_end = query.get("close", b"0") == b"1"
         if wants_end and process.is_terminal:
             raise ConflictError("a terminal has no end of input: type Ctrl-D", field="close")
-        left = _feed(process, data, parse_offset(query, "offset"))
+        left = _feed(process, data, offset)
         if wants_end and not left and process.stdin is not None:
             process.stdin.end()
             process.nudge()
@@ -92,8 +90,7 @@ class Handles:
 
         process = self._find(exchange)
         process.begun.wait()
-        query = http1.parse_query(exchange.head.query)
-        converse(process, exchange, query, self._processes.boot_id)
+        converse(process, exchange, self._processes.boot_id)
 
     def resize(self, exchange: Exchange) -> None:
         """Give its terminal another size."""
@@ -190,17 +187,3 @@ def _signal_number(reader: wire.Fields) -> int:
     if not 0 < number < signal.NSIG:
         raise reader.fail("signal", "a signal's name, as TERM, or its number")
     return number
-
-
-def seconds(exchange: Exchange, name: str) -> float | None:
-    """A parameter of the query, a number of seconds up to MAX_WAIT_S; None when absent."""
-    text = http1.parse_query(exchange.head.query).get(name)
-    if text is None:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= MAX_WAIT_S:
-        raise BadRequestError(f"{name} must be 0 to {MAX_WAIT_S:.0f} seconds", field=name)
-    return value

@@ -292,17 +292,17 @@ def chunk_parts(*parts: bytes | memoryview) -> list[bytes | memoryview]:
     return [b"%x\r\n" % sum(map(len, parts)), *parts, b"\r\n"]
 
 
-def unquote(text: str) -> bytes:
+def unquote(text: str, field: str) -> bytes:
     """Percent-decoded bytes of a query, where every client library writes a space as `+`.
 
     Raises:
-        BadRequestError: a `%` without two hexadecimal digits.
+        BadRequestError: a `%` without two hexadecimal digits; it names the field.
     """
     first, *others = text.encode("ascii").replace(b"+", b" ").split(b"%")
     pieces = [first]
     for part in others:
         if len(part) < 2 or part[:2].translate(None, _HEX):
-            raise BadRequestError("a percent sign without two hexadecimal digits")
+            raise BadRequestError("a percent sign without two hexadecimal digits", field=field)
         pieces += [bytes((int(part[:2], 16),)), part[2:]]
     return b"".join(pieces)
 
@@ -316,8 +316,8 @@ def parse_query(query: str) -> dict[str, bytes]:
     values: dict[str, bytes] = {}
     for pair in query.split("&") if query else ():
         raw, _, value = pair.partition("=")
-        name = unquote(raw).decode("utf-8", "replace")
+        name = unquote(raw, "query").decode("utf-8", "replace")
         if name in values:
             raise BadRequestError(f"{name} occurs twice", field=name)
-        values[name] = unquote(value)
+        values[name] = unquote(value, name)
     return values

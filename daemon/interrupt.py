@@ -7,7 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from daemon import tree
-from daemon.stop import kill_frozen, send
+from daemon.stop import Look, kill_surely, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +50,7 @@ class Interrupt:
         self._again_at = now + grace_s / 2
         self._kill_at = now + grace_s
         self._is_suspended = False
+        self._look = Look(self._find)
 
     def step(self, now: float) -> None:
         """Send what is due."""
@@ -78,7 +79,7 @@ class Interrupt:
             if group not in {0, self._shell.pid}:
                 os.killpg(group, signal.SIGKILL)
             return
-        kill_frozen(self._members(), self._members)
+        kill_surely(self._look() or (), self._look)
         if self._terminal.foreground == self._shell.pid:
             send(self._shell.pid, signal.SIGINT)
 
@@ -87,8 +88,7 @@ class Interrupt:
         """Whether Ctrl-C was not enough."""
         return self._is_suspended
 
-    def _members(self) -> set[int]:
-        rows = tree.snapshot() or {}
+    def _find(self, rows: dict[int, tree.Row]) -> set[int]:
         members = tree.members(rows, self._shell.life, self._others())
         return of_command(rows, members, self._shell.pid, self._born)
 

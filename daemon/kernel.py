@@ -18,6 +18,12 @@ _OOM_STEP = 100
 """A tenth of all memory, in the kernel's reckoning: more than this daemon ever takes."""
 
 
+def name_of(error: OSError) -> dict[str, object]:
+    """The kernel's name for its refusal, as facts of an error of ours."""
+    number = error.errno or 0
+    return {"errno": errno.errorcode.get(number, str(number))}
+
+
 def prctl(option: int, value: int) -> bool:
     """Whether the call was made: a plain Python, as in local mode and tests, cannot make it."""
     try:

@@ -14,18 +14,18 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from daemon import tree, users
-from daemon.spawn import DirectoryError, Program
+from daemon import kernel, tree, users
+from daemon.spawn import DirectoryError, Program, StageError, UserError
 from daemon.state import encode, login_environment
 from sandman.errors import (
     InternalError,
     NotADirectoryPathError,
-    PathDeniedError,
     PathNotFoundError,
     SandmanError,
     UnreachableError,
     UserUnsupportedError,
 )
+from sandman.wire import BUSY, NO_ROOM, NOT_EXECUTABLE, NOT_FOUND, TOO_LONG
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 _PLACES = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHELLS = (b"bash", b"sh")
+_PAGES_OF_ONE = 32
+"""Of memory, that Linux takes as one argument or variable with its end: MAX_ARG_STRLEN."""
+_SHOWN = 200
+"""Characters of a name in a message: it may be as long as a request."""
 
 
 class StartFailedError(Exception):
@@ -54,9 +58,9 @@ def plan(spec: ExecSpec, sandbox: Sandbox, tag: str) -> Program:
         StartFailedError: no such program.
         SandmanError: directory or user at fault.
     """
-    cwd = _directory(sandbox.absolute(encode(spec.cwd or "")))
-    environment = _environment(spec, sandbox)
     user = _user(spec, sandbox)
+    cwd = _directory(sandbox.absolute(encode(spec.cwd or "")), user)
+    environment = _environment(spec, sandbox)
     if spec.argv is not None:
         argv = tuple(encode(item) for item in spec.argv)
         paths = _program(argv[0], environment.get(b"PATH"), cwd)
@@ -64,7 +68,9 @@ def plan(spec: ExecSpec, sandbox: Sandbox, tag: str) -> Program:
         argv, paths = _shell(spec, environment, sandbox.environment, cwd)
     environment[tree.TAG] = tag.encode()
     mark, terminal = tree.mark_of(tag), spec.terminal is not None
-    return Program(argv, tuple(paths), cwd, environment, user, mark, terminal)
+    return Program(
+        argv, tuple(paths), cwd, environment, user, mark, terminal, keeps_cwd=not spec.cwd
+    )
 
 
 def plan_shell(spec: ExecSpec, sandbox: Sandbox, tag: str, wanted: str | None) -> Program:
@@ -79,27 +85,31 @@ def plan_shell(spec: ExecSpec, sandbox: Sandbox, tag: str, wanted: str | None) -
     Raises:
         SandmanError: no such shell; directory or user at fault.
     """
-    cwd = _directory(sandbox.absolute(encode(spec.cwd or "")))
-    environment = _environment(spec, sandbox)
     user = _user(spec, sandbox)
+    cwd = _directory(sandbox.absolute(encode(spec.cwd or "")), user)
+    environment = _environment(spec, sandbox)
     names = _SHELLS if wanted is None else (encode(wanted),)
     paths = _shell_paths(names, (environment.get(b"PATH"), sandbox.environment.get(b"PATH")), cwd)
     if not paths:
         raise PathNotFoundError(f"the image has no {wanted or 'bash and no sh'}", field="shell")
     environment[tree.TAG] = tag.encode()
-    return Program((paths[0],), (paths[0],), cwd, environment, user, tree.mark_of(tag))
+    mark = tree.mark_of(tag)
+    return Program((paths[0],), (paths[0],), cwd, environment, user, mark, keeps_cwd=not spec.cwd)
 
 
-def _directory(path: bytes) -> bytes:
-    shown = os.fsdecode(path)
+def _directory(path: bytes, user: users.User | None) -> bytes:
+    """The path, if it may be a directory: as the user it is entered in the end, whose rights count."""
     try:
         mode = os.stat(path).st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        raise PathNotFoundError(f"no such directory: {shown}", field="cwd") from None
+    except (FileNotFoundError, NotADirectoryError) as error:
+        text = f"no such directory: {os.fsdecode(path)}"
+        raise PathNotFoundError(text, field="cwd", facts=kernel.name_of(error)) from None
     except OSError as error:
-        raise PathDeniedError(f"{shown}: {error.strerror}", field="cwd") from None
+        if user is None or error.errno != errno.EACCES:
+            raise _no_directory(error, path) from None
+        return path  # root without its capabilities may see less than who it becomes
     if not stat.S_ISDIR(mode):
-        raise NotADirectoryPathError(f"not a directory: {shown}", field="cwd")
+        raise NotADirectoryPathError(f"not a directory: {os.fsdecode(path)}", field="cwd")
     return path
 
 
@@ -137,7 +147,7 @@ def _shell(
     if paths:
         options = (b"-l", b"-c") if spec.login else (b"-c",)
         return (os.path.basename(paths[0]), *options, encode(spec.shell or "")), paths
-    raise StartFailedError(127, "not_found", "the image has no bash and no sh: use argv\n")
+    raise StartFailedError(127, NOT_FOUND, "the image has no bash and no sh: use argv\n")
 
 
 def _shell_paths(
@@ -156,8 +166,8 @@ def _program(name: bytes, search: bytes | None, cwd: bytes) -> list[bytes]:
     paths = [name] if b"/" in name else _candidates(name, search, cwd)
     if not paths:
         where = "PATH" if search else "the default PATH"
-        message = f"{os.fsdecode(name)}: not found in {where}\n"
-        raise StartFailedError(127, "not_found", message)
+        message = f"{shown(os.fsdecode(name))}: not found in {where}\n"
+        raise StartFailedError(127, NOT_FOUND, message)
     return paths
 
 
@@ -175,38 +185,75 @@ def _candidates(name: bytes, search: bytes | None, cwd: bytes) -> list[bytes]:
     return [path for _, path in sorted(found, key=lambda item: item[0])]
 
 
-def explain(error: OSError | DirectoryError, program: Program) -> SandmanError | StartFailedError:
+def explain(error: OSError | StageError, program: Program) -> SandmanError | StartFailedError:
     """What the kernel's refusal to start the program means for the caller."""
     if isinstance(error, DirectoryError):
-        text = f"{os.fsdecode(program.cwd)}: {error.__cause__}"
-        return PathDeniedError(text, field="cwd")
-    if error.errno == errno.EPERM and program.user is not None:
+        return _no_directory(error.reason, program.cwd)
+    if isinstance(error, UserError) and program.user is not None:
         return UserUnsupportedError(
             f"the daemon may not switch to user {program.user.name}: it lacks the capability",
             field="user",
         )
+    if isinstance(error, StageError):
+        return InternalError(f"{_name(program)} did not start: {error.reason}")
     return _explain_program(error, program)
 
 
-_NO_PROGRAM = frozenset({errno.EACCES, errno.ENOEXEC, errno.EISDIR, errno.EPERM, errno.ELOOP})
-_NO_ROOM = frozenset({errno.E2BIG, errno.EAGAIN, errno.ENOMEM, errno.ETXTBSY})
+def _no_directory(error: OSError, path: bytes) -> SandmanError:
+    from daemon.files import translate  # noqa: PLC0415 - not needed at the start
+
+    found = translate(error, path)
+    found.field = "cwd"
+    return found
+
+
+_NO_ROOM = frozenset({errno.EAGAIN, errno.ENOMEM})
 """The sandbox's own limits: a shell would say the same and go on."""
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 """Of the daemon's, for the command's pipes: no shell would come to this."""
 
 
 def _explain_program(error: OSError, program: Program) -> SandmanError | StartFailedError:
-    name = os.fsdecode(program.argv[0])
-    message = f"{name}: {error.strerror}\n"
+    name = _name(program)
+    message = f"{name}: {error.strerror}"
     if error.errno in {errno.ENOENT, errno.ENOTDIR}:
         if os.path.exists(os.path.join(program.cwd, program.paths[0])):
-            message = f"{name}: its interpreter or loader is not in the image\n"
-        return StartFailedError(127, "not_found", message)
-    if error.errno in _NO_PROGRAM:
-        return StartFailedError(126, "not_executable", message)
+            message = f"{name}: its interpreter or loader is not in the image"
+        return StartFailedError(127, NOT_FOUND, f"{message}\n")
+    if error.errno == errno.E2BIG:
+        return StartFailedError(126, TOO_LONG, f"{message}: {what_is_too_long(program)}\n")
     if error.errno in _NO_ROOM:
-        return StartFailedError(126, None, message)
+        return StartFailedError(126, NO_ROOM, f"{message}\n")
+    if error.errno == errno.ETXTBSY:
+        return StartFailedError(126, BUSY, f"{message}: something has it open for writing\n")
     if error.errno in _NO_DESCRIPTOR:
         text = f"{name} did not start: {error.strerror}"
         return UnreachableError(text, cause="sandbox", retry_after=1.0)
-    return InternalError(f"{name} did not start: {error}")
+    # Whatever else the kernel says is of the file, its interpreter, or the file system that they are in.
+    return StartFailedError(126, NOT_EXECUTABLE, f"{message}\n")
+
+
+def _name(program: Program) -> str:
+    return shown(os.fsdecode(program.argv[0]))
+
+
+def shown(text: str) -> str:
+    """The text, short enough for a person to read what else is said."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def what_is_too_long(program: Program) -> str:
+    """Which of the arguments and variables the kernel does not take (execve(2), E2BIG)."""
+    most = _PAGES_OF_ONE * os.sysconf("SC_PAGE_SIZE") - 1
+    advice = f"Linux takes {most} bytes in one: give more as stdin or in a file"
+    for index, text in enumerate(program.argv):
+        if len(text) > most:
+            return f"argument {index} has {len(text)} bytes; {advice}"
+    total = sum(len(text) + 1 for text in program.argv)
+    for key, value in program.environment.items():
+        size = len(key) + len(value) + 1
+        if size > most:
+            name = shown(os.fsdecode(key))
+            return f"variable {name} has {size} bytes with its name; {advice}"
+        total += size + 1
+    return f"arguments and environment have {total} bytes together; a quarter of the stack's limit is for them"

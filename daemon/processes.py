@@ -11,7 +11,7 @@ from daemon import kernel, tree
 from daemon.forgotten import Forgotten
 from daemon.launch import StartFailedError, explain, plan
 from daemon.process import ROOM_BYTES, Process
-from daemon.spawn import Descriptors, DirectoryError, spawn
+from daemon.spawn import Descriptors, StageError, spawn
 from daemon.streams import Stdin, Stream
 from sandman import names
 from sandman.errors import (
@@ -176,7 +176,7 @@ class Processes:
         process.before = self.meter.read()
         try:
             self._spawn(process, program, spec)
-        except (OSError, DirectoryError) as error:
+        except (OSError, StageError) as error:
             raise explain(error, program) from error
 
     def _spawn(self, process: Process, program: Program, spec: ExecSpec) -> None:
@@ -300,7 +300,7 @@ class Processes:
         try:
             shell.pid = spawn(program, fds, self._reaper, shell.on_end, self._oom_score)
             shell.wait_by(self._reaper.reap)
-        except (OSError, DirectoryError) as error:
+        except (OSError, StageError) as error:
             raise explain(error, program) from error
 
     def evict(self, shell: Process) -> None:

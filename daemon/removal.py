@@ -3,7 +3,7 @@
 Two descriptors at any depth: the way back up is `..`, checked to be where we came from.
 """
 
-# ruff: noqa: PTH106, PTH108
+# ruff: noqa: PTH106, PTH108, PTH119
 # pathlib costs 5 ms at each pod's start, and knows no directory descriptors.
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from sandman.errors import PathDeniedError
 
 _BATCH = 500
 """Directories of one directory that are remembered at once: their number may be anything."""
+_IS_FULL = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
@@ -24,15 +25,54 @@ def remove_tree(path: bytes) -> None:
 
     Raises:
         OSError: the first refusal; what was removed by then stays removed.
-        PathDeniedError: it is the root directory.
+        PathDeniedError: it is the root directory, or has no name.
     """
+    path = _named(path)
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         os.unlink(path)
         return
     if os.path.realpath(path) == b"/":
-        raise PathDeniedError("/: the root directory is not removed", field="path")
-    _empty(os.open(path, _DIRECTORY))
-    os.rmdir(path)
+        raise _refusal("/", "the root directory is not removed", errno.EBUSY)
+    try:
+        # First, not last alone: a directory that will not go (a mount, another's) keeps what is in it.
+        os.rmdir(path)
+    except OSError as error:
+        if error.errno not in _IS_FULL:
+            raise
+        _empty(os.open(path, _DIRECTORY))
+        os.rmdir(path)
+
+
+def remove(path: bytes) -> None:
+    """Remove a file, a link itself, or an empty directory.
+
+    Raises:
+        OSError: refused.
+        PathDeniedError: it has no name.
+    """
+    path = _named(path)
+    if stat.S_ISDIR(os.lstat(path).st_mode):
+        os.rmdir(path)
+    else:
+        os.unlink(path)
+
+
+def _named(path: bytes) -> bytes:
+    """The path by which it can be removed: the kernel removes names, and `.` and `..` are none.
+
+    With slashes at its end the path means a directory and no link: they would lead through the link.
+    """
+    bare = path.rstrip(b"/") or b"/"
+    if os.path.basename(bare) in {b".", b".."}:
+        why = "a path that ends in `.` or `..` is not removed"
+        raise _refusal(os.fsdecode(path), why, errno.EINVAL)
+    if bare != path and not stat.S_ISDIR(os.lstat(bare).st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    return bare
+
+
+def _refusal(path: str, why: str, number: int) -> PathDeniedError:
+    return PathDeniedError(f"{path}: {why}", field="path", facts={"errno": errno.errorcode[number]})
 
 
 def _empty(fd: int) -> None:

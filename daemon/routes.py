@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from daemon import kernel, log
 from daemon.exchange import CallerGoneError, Response
+from daemon.http1 import parse_query
 from daemon.replies import dump
 from sandman import names
 from sandman.errors import (
+    BadRequestError,
     DiedError,
     InternalError,
     MethodNotAllowedError,
@@ -28,12 +30,19 @@ if TYPE_CHECKING:
     from daemon.lease import Watch
 
     Handler = Callable[[Exchange], None]
-    Table = Mapping[str, Mapping[str, Handler]]
+    Table = Mapping[str, Mapping[str, "Route"]]
 
 
 PORTS = "/v1/ports/{}/*"
 ANY = "*"
 """Any method that has no handler of its own."""
+
+
+class Route(NamedTuple):
+    """Who answers, and by which parameters of the query; None: it is not ours."""
+
+    handler: Handler
+    parameters: tuple[str, ...] | None = ()
 
 
 class Routes:
@@ -67,19 +76,22 @@ class Routes:
         self._check(head.headers)
         self._lease.enter()
         try:
-            self._find(head)(exchange)
+            route = self._find(head)
+            if route.parameters is not None:
+                exchange.query = _query(head.query, route.parameters)
+            route.handler(exchange)
         finally:
             self._lease.leave()
 
-    def _find(self, head: Head) -> Handler:
+    def _find(self, head: Head) -> Route:
         methods = self._table.get(head.path) or self._table.get(_pattern(head.path))
         if methods is None:
             raise NotFoundError(f"there is no {head.path}")
-        handler = methods.get(head.method) or methods.get(ANY)
-        if handler is None:
+        route = methods.get(head.method) or methods.get(ANY)
+        if route is None:
             known = ", ".join(sorted(methods)) or "GET, HEAD"
             raise MethodNotAllowedError(f"{head.path} takes {known}")
-        return handler
+        return route
 
     def _check(self, headers: Mapping[str, str]) -> None:
         # Imported at the first call and not at the start: hashlib is not needed to listen.
@@ -113,9 +125,15 @@ class Later:
                 self._made = self._make()
             return self._made
 
-    def to(self, name: str) -> Handler:
-        """Its handler of that name."""
+    def to(self, name: str, *parameters: str) -> Route:
+        """Its handler of that name, which takes these parameters."""
+        return Route(self._handler(name), parameters)
 
+    def to_all(self, name: str) -> Route:
+        """Its handler of that name, which makes of the query what it will."""
+        return Route(self._handler(name), None)
+
+    def _handler(self, name: str) -> Handler:
         def handle(exchange: Exchange) -> None:
             getattr(self.made(), name)(exchange)
 
@@ -128,6 +146,16 @@ def _fault(error: Exception, text: str) -> SandmanError:
     if is_short or isinstance(error, MemoryError):
         return OutcomeUnknownError(f"the sandbox has left no room: {text}", cause="sandbox")
     return InternalError(text)
+
+
+def _query(text: str, known: tuple[str, ...]) -> dict[str, bytes]:
+    """The query's parameters. One that is misspelt must not be lost in silence."""
+    found = parse_query(text)
+    unknown = sorted(found.keys() - set(known))
+    if unknown:
+        told = f"known: {', '.join(known)}" if known else "the call takes none"
+        raise BadRequestError(f"unknown parameter {unknown[0]!r}; {told}", field=unknown[0])
+    return found
 
 
 def _pattern(path: str) -> str:

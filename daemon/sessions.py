@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from daemon import config, http1
+from daemon import config, queries
 from daemon.exchange import Response
-from daemon.handles import seconds
 from daemon.replies import dump
 from daemon.shells import Shells
 from sandman import names, wire
+from sandman.errors import BadRequestError
+from sandman.handles import MAX_WAIT_S
 from sandman.sessions import INPUT, INTERRUPT, RUN, SessionSpec, TurnSpec
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ class Sessions:
 
     def close(self, exchange: Exchange) -> None:
         """Have it ended with all that it started. What is not known does not run either."""
-        key = http1.parse_query(exchange.head.query).get("key")
+        key = exchange.query.get("key")
+        if key is not None and not names.is_exec_id(key.decode("latin-1")):
+            raise BadRequestError("key must be as it is in the call that starts one", field="key")
         self._shells.close(_name(exchange), None if key is None else key.decode("latin-1"))
         exchange.respond(Response(204))
 
@@ -58,7 +61,7 @@ class Sessions:
         self._ask(exchange, INTERRUPT)
 
     def _ask(self, exchange: Exchange, kind: str) -> None:
-        wait_s = seconds(exchange, "wait_s")
+        wait_s = queries.seconds(exchange.query, "wait_s", MAX_WAIT_S)
         spec = TurnSpec.from_json(kind, _body(exchange))
         turn = self._shells.find(_name(exchange)).session.ask(spec, self._shells.boot_id)
         result = turn.wait(exchange, wait_s)

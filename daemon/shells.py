@@ -16,7 +16,16 @@ from daemon.session import Session
 from daemon.spawn import Descriptors
 from daemon.stop import end_survivors, kill_now
 from sandman import wire
-from sandman.errors import ConflictError, InternalError, NotFoundError, PathNotFoundError
+from sandman.errors import (
+    BadRequestError,
+    ConflictError,
+    InternalError,
+    NotFoundError,
+    PathDeniedError,
+    PathNotFoundError,
+    SandmanError,
+    UnreachableError,
+)
 from sandman.sessions import RUN, SessionInfo, TurnSpec
 
 if TYPE_CHECKING:
@@ -196,7 +205,7 @@ class Shells:
             shell = self._spawn(spec, process)
         except StartFailedError as failure:
             self._processes.evict(process)
-            raise PathNotFoundError(failure.message.strip(), field="shell") from None
+            raise _not_started(failure) from None
         except BaseException:
             self._processes.evict(process)
             raise
@@ -268,6 +277,20 @@ class Ways:
     def give(self, uid: int) -> None:
         """Let this user's shell open its pipe by path."""
         os.fchown(self.theirs.stdout, uid, -1)
+
+
+def _not_started(failure: StartFailedError) -> SandmanError:
+    """A session has no result that could tell it."""
+    text = failure.message.strip()
+    match failure.reason:
+        case wire.NOT_FOUND:
+            return PathNotFoundError(text, field="shell")
+        case wire.TOO_LONG:
+            return BadRequestError(text, field="env")
+        case wire.NO_ROOM | wire.BUSY:
+            return UnreachableError(text, cause="sandbox", retry_after=1.0)
+        case _:
+            return PathDeniedError(text, field="shell")
 
 
 def _terminal(spec: SessionSpec) -> Terminal:

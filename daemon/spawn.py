@@ -42,7 +42,9 @@ class Program(NamedTuple):
     """All that the kernel needs to know of a command.
 
     `paths` are tried in turn, as execvp does. `mark`: see `tree`; 0: none. `terminal`: descriptor 0 is
-    a terminal, which becomes that of the command's session.
+    a terminal, which becomes that of the command's session. `cwd` is entered with the user's rights;
+    with `keeps_cwd` also with the daemon's, should those not do: nobody asked for it, and `docker exec` and
+    `su` leave a command there, too.
     """
 
     argv: tuple[bytes, ...]
@@ -52,6 +54,7 @@ class Program(NamedTuple):
     user: User | None
     mark: int = 0
     terminal: bool = False
+    keeps_cwd: bool = False
 
 
 class Descriptors(NamedTuple):
@@ -62,8 +65,24 @@ class Descriptors(NamedTuple):
     stderr: int
 
 
-class DirectoryError(Exception):
-    """The program's working directory could not be entered."""
+class StageError(Exception):
+    """The program was not come to: what lies before it failed.
+
+    Args:
+        reason: what the kernel said.
+    """
+
+    def __init__(self, reason: OSError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+class DirectoryError(StageError):
+    """The program's working directory could not be entered, as its user."""
+
+
+class UserError(StageError):
+    """The daemon could not become the program's user."""
 
 
 def spawn(
@@ -86,7 +105,7 @@ def spawn(
         is_owned: see `Reaper.watch`.
 
     Raises:
-        DirectoryError: from the OSError that says why.
+        StageError: what lies before the program failed; see its kinds.
         OSError: the program did not start.
     """
     if _start_natively is None:
@@ -110,6 +129,7 @@ def spawn(
         program.mark,
         oom_score,
         kernel.clear_refs(),
+        program.keeps_cwd,
     )
     if number != 0:
         raise _failure(stage, number)
@@ -124,16 +144,11 @@ def spawn(
     return pid
 
 
-def _failure(stage: int, number: int) -> OSError | DirectoryError:
+def _failure(stage: int, number: int) -> OSError | StageError:
     error = OSError(number, os.strerror(number))
     if stage == _IN_PROGRAM:
         return error
-    if stage == _IN_DIRECTORY:
-        failure = DirectoryError()
-        failure.__cause__ = error
-        return failure
-    # The kernel's other words for it say no more: a uid that has no meaning here, for one.
-    return OSError(errno.EPERM if stage == _IN_USER else errno.EIO, error.strerror)
+    return {_IN_DIRECTORY: DirectoryError, _IN_USER: UserError}.get(stage, StageError)(error)
 
 
 # --- with what any Python has ---
@@ -162,17 +177,14 @@ def _spawn_plainly(
 
 
 def _start(program: Program, path: bytes, fds: Descriptors) -> int:
-    try:
-        os.chdir(program.cwd)
-    except OSError as error:
-        raise DirectoryError from error
+    is_there = _enter(program)
     before = resource.getrlimit(tree.LIMIT)
     if program.mark:
         # Only the soft limit: the daemon could not raise its hard limit again.
         resource.setrlimit(tree.LIMIT, (program.mark, before[1]))
     try:
         if program.user is not None or program.terminal:
-            return _fork(program, path, fds)
+            return _fork(program, path, fds, is_there=is_there)
         return os.posix_spawn(
             path,
             program.argv,
@@ -187,6 +199,29 @@ def _start(program: Program, path: bytes, fds: Descriptors) -> int:
         _leave()
 
 
+def _enter(program: Program) -> bool:
+    """Be in the program's directory, if that is for the daemon to do; whether it is."""
+    if program.user is not None and not program.keeps_cwd:
+        return False
+    try:
+        os.chdir(program.cwd)
+    except OSError as error:
+        if program.user is None:
+            raise DirectoryError(error) from error
+        return False
+    return True
+
+
+def _told(pipe: int) -> DirectoryError | None:
+    """What the child said of its directory, if that was it."""
+    os.set_blocking(pipe, False)
+    try:
+        number = int(os.read(pipe, 16))
+    except BlockingIOError:
+        return None
+    return DirectoryError(OSError(number, os.strerror(number)))
+
+
 def _leave() -> None:
     """Be nowhere in particular: a directory that somebody is in cannot be unmounted."""
     try:
@@ -195,10 +230,23 @@ def _leave() -> None:
         return  # not this user's to enter; the child runs all the same
 
 
-def _fork(program: Program, path: bytes, fds: Descriptors) -> int:
+def _fork(program: Program, path: bytes, fds: Descriptors, *, is_there: bool) -> int:
     import subprocess  # noqa: PLC0415 - seldom needed
 
     user = program.user
+    told, tell = os.pipe()
+
+    def prepare() -> None:
+        # In the child, as the user by now, who may not be able to read a module.
+        if program.terminal:
+            fcntl.ioctl(0, _TIOCSCTTY, 0)
+        try:
+            os.chdir(program.cwd)
+        except OSError as error:
+            if not is_there:
+                os.write(tell, b"%d" % (error.errno or 0))
+                raise
+
     # The child inherits this thread's mask. Should a SIGTERM for the daemon come now, it may be lost
     # as one of unknown origin: see `signals.serve_signals`.
     mask = signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -213,16 +261,18 @@ def _fork(program: Program, path: bytes, fds: Descriptors) -> int:
             user=user.uid if user is not None else None,
             group=user.gid if user is not None else None,
             extra_groups=user.groups if user is not None else None,
-            preexec_fn=_take_terminal if program.terminal else None,  # noqa: PLW1509 - as `subprocess` has it
+            preexec_fn=prepare,  # noqa: PLW1509 - as `subprocess` has it
             start_new_session=True,
             close_fds=False,  # all of ours are close-on-exec: see `kernel.hide_descriptors`
         )
+    except subprocess.SubprocessError as error:
+        raise _told(told) or StageError(OSError(errno.EIO, str(error))) from None
+    except PermissionError as error:
+        # Of the program's own it would name the file.
+        raise (error if error.filename else UserError(error)) from None
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.close(told)
+        os.close(tell)
     popen.returncode = 0  # hands off: without this its finaliser would wait for our child
     return popen.pid
-
-
-def _take_terminal() -> None:
-    # In the child, as another user by now, who may not be able to read a module.
-    fcntl.ioctl(0, _TIOCSCTTY, 0)

@@ -56,8 +56,8 @@ class Sandbox:
         if claim.user is not None:
             self.user = users.find(claim.user)
             self.environment.update(login_environment(self.user))
-        if claim.workdir:
-            self.workdir = os.path.join(self.workdir, encode(claim.workdir))
+        if claim.workdir is not None:
+            self.workdir = encode(claim.workdir)
         self.environment.update({encode(key): encode(value) for key, value in claim.env})
         self._claim = claim
 

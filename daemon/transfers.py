@@ -6,9 +6,9 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from daemon import config, digest, http1, paths, removal
+from daemon import config, digest, http1, paths, queries, removal
 from daemon.exchange import CallerGoneError, Response
-from daemon.files import Writer, open_for_reading, remove
+from daemon.files import Writer, open_for_reading
 from daemon.replies import dump
 from sandman import names
 from sandman.errors import BadRequestError, TooLargeError
@@ -31,8 +31,8 @@ class Transfers:
 
     def get(self, exchange: Exchange) -> None:
         """Send a file, or with HEAD what would be sent."""
-        asked = paths.take(exchange, self._sandbox, "max_bytes")
-        limit = paths.limit(asked.options)
+        asked = paths.take(exchange, self._sandbox)
+        limit = queries.size(exchange.query, "max_bytes")
         with asked.acting():
             fd, found = open_for_reading(asked.path)
             try:
@@ -42,9 +42,9 @@ class Transfers:
 
     def put(self, exchange: Exchange) -> None:
         """Receive a file, which appears only when it is whole."""
-        asked = paths.take(exchange, self._sandbox, "mode", "sha256")
-        mode = paths.mode(asked.options.get("mode"))
-        wanted = asked.options.get("sha256")
+        asked = paths.take(exchange, self._sandbox)
+        mode = paths.mode(exchange.query.get("mode"))
+        wanted = exchange.query.get("sha256")
         with asked.acting():
             writer = Writer(asked.path, mode)
             try:
@@ -57,13 +57,13 @@ class Transfers:
 
     def delete(self, exchange: Exchange) -> None:
         """Remove a file or an empty directory; with `recursive` all that is below, too."""
-        asked = paths.take(exchange, self._sandbox, "recursive")
-        recursive = paths.flag(asked.options, "recursive")
+        asked = paths.take(exchange, self._sandbox)
+        recursive = queries.flag(exchange.query, "recursive")
         with asked.acting():
             if recursive:
                 removal.remove_tree(asked.path)
             else:
-                remove(asked.path)
+                removal.remove(asked.path)
         exchange.respond(Response(204))
 
 

@@ -10,7 +10,7 @@ was given before: `_given` remembers that until the pod is gone.
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING
 
 from gateway.fairness import FairQueue, Ticket
@@ -92,10 +92,18 @@ class Allocation:
         free = len(self._slots) - self._ready
         return Statistics(waiting, free, len(self._busy) - cold, cold, self._ready)
 
+    def is_given(self, uid: str) -> bool:
+        """Whether this placeholder was given to somebody."""
+        return uid in self._given
+
     def is_in_play(self, uid: str) -> bool:
         """Whether this placeholder may be given to somebody, or was."""
         slot = self._slots.get(uid)
         return uid in self._given or (slot is not None and slot.node not in self._cordoned)
+
+    def free(self) -> Counter[str]:
+        """Placeholders that may be given, by pool; those on closed nodes are among them."""
+        return Counter(slot.pool for slot in self._slots.values())
 
     def position(self, ticket: Ticket) -> int | None:
         """Place in the queue, first is 1; None when the ticket does not wait."""

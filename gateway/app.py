@@ -27,7 +27,7 @@ from sandman.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -53,10 +53,10 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
     application = Starlette(
         routes=[
             *SandboxRoutes(context, metrics).routes(),
-            *ForwardRoutes(context).routes(),
+            *ForwardRoutes(context, metrics).routes(),
             *PortRoutes(context).routes(),
             *ReservationRoutes(context).routes(),
-            *StatusRoutes(metrics, not_ready).routes(),
+            *StatusRoutes(metrics.render, not_ready).routes(),
         ],
         exception_handlers={
             SandmanError: edge.known,
@@ -69,7 +69,24 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
     application.router.redirect_slashes = False
     sockets = SocketRoutes(context, edge.refuse)
     metrics.watch_sockets(lambda: sockets.tunnels.open)
-    return ByKind(Lingering(application), sockets)
+    metrics.watch_pool(context.pool)
+    whole = ByKind(Lingering(application), sockets)
+    port = context.settings.metrics_port
+    status = Starlette(routes=StatusRoutes(metrics.render_all, not_ready).routes())
+    return ByPort(whole, {port: status}) if port else whole
+
+
+class ByPort:
+    """One port is for callers, another for those who run the platform, and leads nowhere else."""
+
+    def __init__(self, app: ASGIApp, others: Mapping[int, ASGIApp]) -> None:
+        self._app = app
+        self._others = others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one of either."""
+        app = self._others.get(scope["server"][1], self._app)
+        await app(scope, receive, send)
 
 
 class ByKind:

@@ -38,6 +38,11 @@ class Settings:
     port: int = names.GATEWAY_PORT
     """TCP port for HTTPS."""
 
+    metrics_port: int = 0
+    """TCP port for metrics that tell of tenants, over HTTPS and for whoever reaches it: a network policy
+    says who may. 0: there is none, and `/metrics` of `port`, which any caller reaches, tells nothing of
+    them."""
+
     pod_name: str = "gateway"
     """This replica's name, from the downward API."""
 

@@ -4,14 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from sandman import wire
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from contextlib import AbstractAsyncContextManager
 
     import httpx
 
-    from gateway.model import Instance
-    from sandman import wire
+    from gateway.model import Instance, SandboxRequest
+
+
+LEAST_TTL_S = 1.0
+"""Shortest lease that a daemon is told: of one that is over just now the janitor knows."""
+
+
+def claim_of(
+    claim_id: str,
+    previous_boot_id: str | None,
+    request: SandboxRequest,
+    *,
+    left_s: float | None,
+    grace_s: float,
+) -> wire.Claim:
+    """What a daemon is told of its sandbox; `left_s`: seconds of its lease, None for none."""
+    lease = None if left_s is None else wire.LeaseTerms(max(LEAST_TTL_S, left_s), grace_s)
+    return wire.Claim(
+        claim_id=claim_id,
+        previous_boot_id=previous_boot_id,
+        env=request.env,
+        workdir=request.workdir,
+        user=request.user,
+        lease=lease,
+    )
 
 
 class NotListeningError(Exception):

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from gateway.daemons import NotListeningError
+from gateway.daemons import NotListeningError, claim_of
 from gateway.model import DEFAULT_SHARE, Assignment, Ending, Ready, Share, Timings
 from gateway.preparation import Preparation, check_boot
 from gateway.provider import ClaimLostError, RefusedError
-from sandman import wire
 from sandman.errors import (
     BadRequestError,
     DeletedError,
     ImagePullError,
+    QuotaError,
     SandmanError,
     UnreachableError,
     UnschedulableError,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gateway.model import Instance, PoolSpec, SandboxRequest
     from gateway.provider import Provider
     from gateway.roster import Roster
+    from sandman import wire
 
     Greeting = Callable[[Instance, wire.Claim], Awaitable[wire.Info]]
 
@@ -56,10 +57,6 @@ LONGEST_PAUSE_S = 0.25
 LOOKS_APART_S = 5.0
 """Seconds between the two looks that must not find a claim before it counts as not written: a write whose
 caller has gone may be on its way through admission (3 s) and storage still."""
-
-
-LEAST_TTL_S = 1.0
-"""Shortest lease that a daemon is told: of one that is over just now the janitor knows."""
 REPLACEABLE = frozenset({"evicted", "preempted", "node_lost", "deleted"})
 """Losses before the handshake that another placeholder makes good without the caller's knowing."""
 
@@ -160,7 +157,7 @@ class Fulfilment:
             raise
         except RefusedError as refused:
             self._roster.allocation.give_back(order)
-            raise refused.error from refused
+            raise self._refused(taken, refused.error) from refused
         except BaseException as error:
             self._unsettled.append(taken)
             with trio.move_on_after(CLEANUP_S, shield=True):
@@ -203,17 +200,13 @@ class Fulfilment:
     ) -> wire.Claim:
         """What the daemon is told; its lease is as long as the sandbox's has yet to run, counted from
         when it hears of it, so never shorter."""
-        lease = None
-        if expires_at is not None:
-            ttl_s = max(LEAST_TTL_S, expires_at - self._wall())
-            lease = wire.LeaseTerms(ttl_s, self._settings.outage_grace_s)
-        return wire.Claim(
-            claim_id=claim_id,
-            previous_boot_id=previous_boot_id,
-            env=request.env,
-            workdir=request.workdir,
-            user=request.user,
-            lease=lease,
+        left_s = None if expires_at is None else expires_at - self._wall()
+        return claim_of(
+            claim_id,
+            previous_boot_id,
+            request,
+            left_s=left_s,
+            grace_s=self._settings.outage_grace_s,
         )
 
     async def wait_ready(
@@ -240,7 +233,7 @@ class Fulfilment:
     ) -> Instance:
         """The one write; what it answers."""
         if placeholder is None:
-            spec = self._spec(taken.order)
+            spec = self._spec(taken.order, taken.namespace)
             instance = await self._provider.create(spec, taken.name, assignment)
         else:
             instance = await self._provider.claim(placeholder, assignment)
@@ -278,16 +271,27 @@ class Fulfilment:
         when the reply to its creation is lost."""
         if placeholder is not None:
             return placeholder.namespace, placeholder.name
-        spec = self._spec(order)
+        spec = next(iter(self._roster.places(order.ticket.pool)), None)
+        if spec is None:
+            raise _went_away(order)
         # A pool's name is a label's value, which may hold what a pod's name may not.
         part = re.sub(r"[^a-z0-9]+", "-", spec.name.lower()).strip("-")
         return spec.namespace, f"sandman-cold-{part}-{secrets.token_hex(5)}"
 
-    def _spec(self, order: Order) -> PoolSpec:
-        spec = self._roster.pools.get(order.ticket.pool)
+    def _spec(self, order: Order, namespace: str) -> PoolSpec:
+        spec = self._roster.spec(order.ticket.pool, namespace)
         if spec is None:
-            raise BadRequestError(f"pool {order.ticket.pool!r} went away", field="pool")
+            raise _went_away(order)
         return spec
+
+    def _refused(self, taken: _Taken, error: SandmanError) -> Exception:
+        """What a refusal means: a quota that is used up leaves the pool's other namespaces."""
+        if taken.order.slot is None and isinstance(error, QuotaError):
+            self._roster.is_full(taken.namespace)
+            best = next(iter(self._roster.places(taken.order.ticket.pool)), None)
+            if best is not None and best.namespace != taken.namespace:
+                return ClaimLostError(taken.name)
+        return error
 
     def made_before(self, key: str) -> Instance | None:
         """The living sandbox of this idempotency key, none that is about to be deleted."""
@@ -295,15 +299,11 @@ class Fulfilment:
         return self._roster.registry.with_key(key, now=self._wall(), given_up=given_up)
 
     async def give_up(self, made: Instance) -> None:
-        """Delete what an earlier call with the same key left half made, so that another can be.
-
-        Raises:
-            SandmanError: the API server does not say that it is gone.
-        """
-        ending = Ending("released", "it was never whole", at=self._wall())
+        """Delete what an earlier call with the same key left half made, so that another can be."""
         await self._provider.delete(made)
-        self._roster.registry.remember(made, ending)
-        self._roster.registry.remove(made.uid, ending)
+        self._roster.registry.forget(
+            made, Ending("released", "it was never whole", at=self._wall())
+        )
 
     async def _settle(self, taken: _Taken) -> None:
         """Delete what the order took. A placeholder that does not carry the claim, and did not some
@@ -328,8 +328,7 @@ class Fulfilment:
             return
         # At once, and not when the watch tells: the same key must not find it again meanwhile.
         ending = Ending("released", "the call that made it did not end well", at=self._wall())
-        self._roster.registry.remember(ours, ending)
-        self._roster.registry.remove(ours.uid, ending)
+        self._roster.registry.forget(ours, ending)
 
     async def settle_again(self) -> None:
         """Try once more what could not be given up."""
@@ -389,3 +388,7 @@ class Fulfilment:
         if not now.running:
             return ImagePullError(f"{now.image} was not there in time", sandbox=instance.id)
         return UnreachableError("the daemon did not answer in time", sandbox=instance.id)
+
+
+def _went_away(order: Order) -> BadRequestError:
+    return BadRequestError(f"pool {order.ticket.pool!r} went away", field="pool")

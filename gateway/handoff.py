@@ -28,7 +28,9 @@ FORWARDED_HEADERS = (
     b"content-type",
     names.HEADER_IDEMPOTENCY_KEY.lower().encode(),
 )
-RETURNED_HEADERS = {"content-type", "content-length", "retry-after", "www-authenticate"}
+RETURNED_HEADERS = {
+    "content-type", "content-length", "location", "retry-after", "www-authenticate",
+}  # fmt: skip
 TIMEOUT = httpx.Timeout(connect=2.0, read=None, write=30.0, pool=None)
 """An allocation may take as long as the caller's `wait_s`; the caller's going away ends it."""
 NO_LIMIT = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30)
@@ -76,8 +78,14 @@ class Handoff:
             if client is not None:
                 await client.aclose()
 
-    async def forward(self, request: Request) -> ASGIApp:
+    async def forward(
+        self, request: Request, made: Callable[[str], None] = lambda _location: None
+    ) -> ASGIApp:
         """The allocator's answer to this call.
+
+        Args:
+            request: the call.
+            made: told the `Location` of what the allocator has made.
 
         Raises:
             UnreachableError: there is no allocator just now, or it was lost meanwhile: repeating the
@@ -98,6 +106,8 @@ class Handoff:
             answer = await client.send(call, stream=True)
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise _nobody(f"the allocator at {address} was lost: {error!r}") from error
+        if answer.status_code == 201:
+            made(answer.headers.get("location", ""))
         return _Answer(answer)
 
     def _connect(self) -> httpx.AsyncClient:

@@ -19,6 +19,7 @@ from gateway import wanting
 from gateway.daemons import NotListeningError
 from gateway.fairness import PLACE_MAX, Ticket
 from gateway.model import DEFAULT_SHARE, Ready, Share, Timings
+from gateway.outcomes import Outcomes
 from gateway.provider import ClaimLostError
 from gateway.roster import is_free
 from sandman.errors import (
@@ -78,6 +79,7 @@ class Pool:
         self._settings = settings
         self._numbers = itertools.count(1)
         self._waiters: dict[int, _Waiter] = {}
+        self.outcomes = Outcomes()
         self._keys: dict[str, _KeyLock] = {}
 
     def __repr__(self) -> str:
@@ -121,6 +123,12 @@ class Pool:
             QuotaError: the tenant has as many as it may.
             SandmanError: the image or the pod failed.
         """
+        with self.outcomes.of(request.pool, self._roster.pools) as outcome:
+            return outcome.made(await self._allocate_once(tenant, request, key, share))
+
+    async def _allocate_once(
+        self, tenant: str, request: SandboxRequest, key: str | None, share: Share
+    ) -> Ready:
         want = self._want(
             tenant, request, share, key=None if key is None else key_label(tenant, key)
         )
@@ -157,7 +165,7 @@ class Pool:
         if len(self._waiters) >= self._settings.queue_max:
             raise CapacityError("the queue is full", retry_after=1.0, facts={"queue": "full"})
         self._check_quota(want)
-        waiter = _Waiter(_ticket(next(self._numbers), want))
+        waiter = _Waiter(_ticket(next(self._numbers), want), want.arrived)
         self._waiters[waiter.ticket.number] = waiter
         try:
             with trio.CancelScope(deadline=want.deadline):
@@ -227,6 +235,15 @@ class Pool:
         """Let the allocation decide, and hand its orders to those who wait for them."""
         for order in self._allocation.assign():
             self._waiters[order.ticket.number].give(order)
+
+    def waiting(self) -> list[tuple[str, float]]:
+        """Tenant and seconds so far of each request that waits for an order."""
+        now = trio.current_time()
+        return [
+            (one.ticket.tenant, now - one.arrived)
+            for one in self._waiters.values()
+            if self._allocation.is_waiting(one.ticket)
+        ]
 
     # --- the same key again ---
 
@@ -310,8 +327,9 @@ class Pool:
 class _Waiter:
     """One waiting call and the order it was given."""
 
-    def __init__(self, ticket: Ticket) -> None:
+    def __init__(self, ticket: Ticket, arrived: float) -> None:
         self.ticket = ticket
+        self.arrived = arrived
         self.order: Order | None = None
         self.place: int | None = None
         """Place in the queue when the time was up; None when it had been given something, or is far back."""

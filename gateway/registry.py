@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from typing import TYPE_CHECKING, Protocol
 
 from sandman import names
@@ -43,6 +43,8 @@ class Registry:
         self._by_key: dict[str, set[str]] = defaultdict(set)
         self._by_tenant: dict[str, set[str]] = defaultdict(set)
         self._by_prepared: dict[str, set[str]] = defaultdict(set)
+        self.pods: Counter[tuple[str, str]] = Counter()
+        """How many there are by namespace and pool."""
         self._ended: OrderedDict[str, tuple[str | None, Ending]] = OrderedDict()
         self._keep_ended = keep_ended
         self._calls: dict[str, set[Cancellable]] = defaultdict(set)
@@ -156,6 +158,11 @@ class Registry:
             self.remember(instance, instance.ending or ending)
         self._end_calls(uid)
 
+    def forget(self, instance: Instance, ending: Ending) -> None:
+        """The pod is gone by our own doing, though it may never have been seen here."""
+        self.remember(instance, ending)
+        self.remove(instance.uid, ending)
+
     def remember(self, instance: Instance, ending: Ending) -> None:
         """Keep why a sandbox ended; the first reason stays."""
         self._ended.setdefault(instance.id, (instance.tenant, ending))
@@ -182,6 +189,7 @@ class Registry:
     def _index(self, instance: Instance) -> None:
         self._by_uid[instance.uid] = instance
         self._by_id[instance.id] = instance.uid
+        self.pods[instance.namespace, instance.pool] += 1
         if instance.key is not None:
             self._by_key[instance.key].add(instance.uid)
         if instance.tenant is not None:
@@ -194,6 +202,7 @@ class Registry:
         if old is None:
             return
         self._by_id.pop(old.id, None)
+        self.pods[old.namespace, old.pool] -= 1
         for index, value in (
             (self._by_key, old.key),
             (self._by_tenant, old.tenant),
@@ -209,5 +218,6 @@ def _prepared(instance: Instance) -> str | None:
     return instance.prepared if instance.state == names.STATE_RESERVED else None
 
 
-def _rank(instance: Instance) -> int:
-    return _RANKS.get(instance.state, len(_RANKS))
+def _rank(instance: Instance) -> float:
+    is_marked = _prepared(instance) is not None
+    return _RANKS.get(instance.state, len(_RANKS)) + is_marked / 2

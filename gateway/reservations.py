@@ -314,8 +314,10 @@ class Reservations:
         )
 
     async def _release(self, instances: Iterable[Instance]) -> None:
+        """Give pods back. One whose claim is on its way is a sandbox, or a stray in the next round."""
+        ours = [one for one in instances if not one.prepared or self._roster.take_back(one.uid)]
         try:
-            await self._releaser.release_all(instances)
+            await self._releaser.release_all(ours)
         except SandmanError as error:
             log.warning("what was reserved could not be released", error=str(error))
 

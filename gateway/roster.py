@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from gateway import provider as providers
+from gateway import spread
 from gateway.allocation import Slot
 from sandman import names
 
@@ -29,8 +30,9 @@ class Roster:
         self.registry = registry
         self.allocation = allocation
         self.pools: dict[str, PoolSpec] = {}
-        """By name. Where several namespaces have a pool of one name, the one told of last."""
+        """By name. Where several namespaces have a pool of one name, all of them as one."""
         self._specs: dict[str, dict[str, PoolSpec]] = {}
+        self._full: dict[str, float] = {}
         self.synced = trio.Event()
         self.held: dict[str, float] = {}
         """Placeholders that wait for `refill` to let them start: uid → since when (trio's clock)."""
@@ -78,6 +80,13 @@ class Roster:
             self._boots[instance.uid] = instance.prepared_boot_id or ""
             self._offer(instance)
 
+    def take_back(self, uid: str) -> bool:
+        """Nobody gets this prepared placeholder any more; False when somebody has it, or is about to."""
+        if self.allocation.is_given(uid):
+            return False
+        self.allocation.withdraw(uid)
+        return True
+
     def prepared_claims(self, what: str) -> set[str | None]:
         """Claims of what is prepared so and can be handed over."""
         ready = self.registry.prepared(what)
@@ -101,6 +110,20 @@ class Roster:
             return
         self.registry.put(instance, claimed=True)
 
+    def spec(self, pool: str, namespace: str) -> PoolSpec | None:
+        """The pool as its Deployment in this namespace declares it."""
+        return self._specs.get(pool, {}).get(namespace)
+
+    def places(self, pool: str) -> list[PoolSpec]:
+        """Where a new pod of the pool may be made, the best place first; none where there is no such pool."""
+        now = trio.current_time()
+        full = [name for name, until in self._full.items() if now < until]
+        return spread.places(self._specs.get(pool, {}).values(), self.registry.pods, full)
+
+    def is_full(self, namespace: str) -> None:
+        """The namespace's quota has just refused a pod."""
+        self._full[namespace] = trio.current_time() + spread.FULL_S
+
     async def wait_change(self, uid: str) -> None:
         """Return at the pod's next news."""
         event = self._changes.setdefault(uid, trio.Event())
@@ -112,7 +135,7 @@ class Roster:
                 del self._changes[uid]
 
     def _offer(self, instance: Instance) -> None:
-        spec = self.pools.get(instance.pool)
+        spec = self.spec(instance.pool, instance.namespace)
         if spec is not None and is_free(instance):
             node = instance.node or ""
             slot = Slot(
@@ -127,14 +150,17 @@ class Roster:
 
     def _pool_seen(self, spec: PoolSpec) -> None:
         """A pool may be told of after its pods, and its swap setting may change."""
-        old = self.pools.get(spec.name)
-        self._specs.setdefault(spec.name, {})[spec.namespace] = spec
-        self.pools[spec.name] = spec
+        old = self.spec(spec.name, spec.namespace)
+        known = self._specs.setdefault(spec.name, {})
+        known[spec.namespace] = spec
+        self.pools[spec.name] = spread.merged(known.values())
         if old is not None and old.swap == spec.swap:
             return
         for uid in self._boots:
             instance = self.registry.get(uid)
-            if instance is not None and instance.pool == spec.name:
+            if instance is None or instance.namespace != spec.namespace:
+                continue
+            if instance.pool == spec.name:
                 self.allocation.withdraw(uid)
                 self._offer(instance)
 
@@ -142,7 +168,7 @@ class Roster:
         left = self._specs.get(name, {})
         left.pop(namespace, None)
         if left:
-            self._pool_seen(next(reversed(left.values())))
+            self.pools[name] = spread.merged(left.values())
         else:
             self._specs.pop(name, None)
             self.pools.pop(name, None)

@@ -126,7 +126,9 @@ class Gateway:
             wall=wall,
             missing=self.missing,
         )
-        self.app = app.build(self.context, Metrics(self.roster), self.not_ready)
+        metrics = Metrics(self.roster)
+        metrics.watch_writes(api.counts.writes, provider.claim_writes)
+        self.app = app.build(self.context, metrics, self.not_ready)
 
     def _share(self, key_id: str) -> Share | None:
         key = self.credentials.api_keys.get(key_id)
@@ -190,7 +192,7 @@ class Gateway:
         host = _bracketed(settings.bind)
         await https.serve(
             self.app,
-            bind=[f"{host}:{settings.port}"],
+            bind=[f"{host}:{port}" for port in (settings.port, settings.metrics_port) if port],
             stop=self._stop,
             tls=self.certificates.current,
             settings=https.Settings(

@@ -1,6 +1,7 @@
 """Sandman: sandboxes for reinforcement learning of agents, on Kubernetes.
 
-What callers import. Names are resolved on first use (PEP 562), so that the daemon can ship
+What callers import: the async client with all its types, the sync one as `SyncClient` (its own types are in
+`sandman.sync`), and the errors. Names are resolved on first use (PEP 562), so that the daemon can ship
 `sandman.wire`, `sandman.names` and `sandman.errors` without the client's dependencies.
 """
 
@@ -14,25 +15,112 @@ from sandman.version import __version__
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from sandman.client import Client, Sandbox
-    from sandman.errors import SandmanError
+    from sandman.client import (
+        Client,
+        CommandError,
+        ConfigurationError,
+        Data,
+        EntryInfo,
+        Event,
+        ExecOptions,
+        ExecResult,
+        ExecStream,
+        FileInfo,
+        Files,
+        FileStream,
+        Follow,
+        Gap,
+        Limits,
+        PoolInfo,
+        Process,
+        ProcessInfo,
+        Progress,
+        Remote,
+        Reservation,
+        ReservationInfo,
+        ReservationOptions,
+        Retry,
+        Sandbox,
+        SandboxInfo,
+        SandboxOptions,
+        Session,
+        SessionInfo,
+        SessionOptions,
+        SessionResult,
+        Stderr,
+        Stdout,
+        Step,
+        Terminal,
+        TerminalSpec,
+        TreeInfo,
+        User,
+    )
+    from sandman.errors import (
+        BadRequestError,
+        CallerError,
+        CapacityError,
+        ConflictError,
+        DeletedError,
+        DiedError,
+        EvictedError,
+        ExpiredError,
+        ForbiddenError,
+        IdleError,
+        ImageDeniedError,
+        ImageNotFoundError,
+        ImagePullError,
+        InfrastructureError,
+        InternalError,
+        IsADirectoryPathError,
+        MethodNotAllowedError,
+        NodeLostError,
+        NoSpaceError,
+        NotADirectoryPathError,
+        NotFoundError,
+        OomError,
+        OutcomeUnknownError,
+        PathDeniedError,
+        PathNotFoundError,
+        PortClosedError,
+        PreemptedError,
+        PrepareFailedError,
+        QuotaError,
+        ReleasedError,
+        SandboxFaultError,
+        SandmanError,
+        TerminalUnsupportedError,
+        TooLargeError,
+        UnauthenticatedError,
+        UnreachableError,
+        UnschedulableError,
+        UserUnsupportedError,
+    )
     from sandman.sync import Client as SyncClient
-    from sandman.wire import ExecResult
 
-__all__ = ["Client", "ExecResult", "Sandbox", "SandmanError", "SyncClient", "__version__"]
+__all__ = [
+    "BadRequestError", "CallerError", "CapacityError", "Client", "CommandError", "ConfigurationError",
+    "ConflictError", "Data", "DeletedError", "DiedError", "EntryInfo", "Event", "EvictedError", "ExecOptions",
+    "ExecResult", "ExecStream", "ExpiredError", "FileInfo", "FileStream", "Files", "Follow", "ForbiddenError",
+    "Gap", "IdleError", "ImageDeniedError", "ImageNotFoundError", "ImagePullError", "InfrastructureError",
+    "InternalError", "IsADirectoryPathError", "Limits", "MethodNotAllowedError", "NoSpaceError",
+    "NodeLostError", "NotADirectoryPathError", "NotFoundError", "OomError", "OutcomeUnknownError",
+    "PathDeniedError", "PathNotFoundError", "PoolInfo", "PortClosedError", "PreemptedError",
+    "PrepareFailedError", "Process", "ProcessInfo", "Progress", "QuotaError", "ReleasedError", "Remote",
+    "Reservation", "ReservationInfo", "ReservationOptions", "Retry", "Sandbox", "SandboxFaultError", "SandboxInfo", "SandboxOptions", "SandmanError", "Session",
+    "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Step", "SyncClient", "Terminal",
+    "TerminalSpec", "TerminalUnsupportedError", "TooLargeError", "TreeInfo", "UnauthenticatedError",
+    "UnreachableError", "UnschedulableError", "User", "UserUnsupportedError", "__version__",
+]  # fmt: skip
 
-_HOME = {
-    "Client": ("sandman.client", "Client"),
-    "Sandbox": ("sandman.client", "Sandbox"),
-    "SyncClient": ("sandman.sync", "Client"),
-    "ExecResult": ("sandman.wire", "ExecResult"),
-    "SandmanError": ("sandman.errors", "SandmanError"),
-}
+_SYNC = "SyncClient"
 
 
 def __getattr__(name: str) -> object:
-    try:
-        module, attribute = _HOME[name]
-    except KeyError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    return getattr(importlib.import_module(module), attribute)
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == _SYNC:
+        return importlib.import_module("sandman.sync").Client
+    errors = importlib.import_module("sandman.errors")
+    if hasattr(errors, name):
+        return getattr(errors, name)
+    return getattr(importlib.import_module("sandman.client"), name)

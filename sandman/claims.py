@@ -45,7 +45,7 @@ class Claim(NamedTuple):
 
     `claim_id` names the claim: the same one again is answered alike, another is refused.
     `previous_boot_id` is the start of the daemon before an image swap: a daemon that is still that
-    one must refuse, it is about to be stopped. `env`, `workdir` and `user` hold for all commands.
+    one must refuse, it is about to be stopped. `env`, `workdir` (absolute) and `user` hold for all commands.
     `lease` None: the daemon does not end by itself.
     """
 
@@ -77,12 +77,15 @@ class Claim(NamedTuple):
         claim_id = reader.text("claim_id")
         if not claim_id:
             raise reader.fail("claim_id", "a string that is not empty")
+        workdir = reader.text("workdir")
+        if workdir is not None and not workdir.startswith("/"):
+            raise reader.fail("workdir", "an absolute path")
         lease = reader.inner("lease")
         return cls(
             claim_id=claim_id,
             previous_boot_id=reader.text("previous_boot_id"),
             env=reader.environment("env"),
-            workdir=reader.text("workdir"),
+            workdir=workdir,
             user=reader.text_or_int("user"),
             lease=None if lease is None else LeaseTerms.from_fields(lease),
         )

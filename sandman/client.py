@@ -7,9 +7,10 @@ async with Client() as client, client.sandbox(image="python:3.12") as box:
     print(result.exit_code, result.stdout_text)
 """
 
+from sandman._async.bodies import Data
 from sandman._async.client import Client, SandboxOptions
 from sandman._async.command import ExecOptions
-from sandman._async.files import Files
+from sandman._async.files import Files, FileStream, Remote, User
 from sandman._async.follow import Follow
 from sandman._async.process import Process
 from sandman._async.reservation import Reservation, ReservationOptions
@@ -17,8 +18,10 @@ from sandman._async.sandbox import Sandbox
 from sandman._async.session import Session, SessionOptions
 from sandman._async.stream import ExecStream
 from sandman._async.terminal import Terminal
+from sandman._async.trees import Progress
 from sandman._core.config import Limits
 from sandman._core.faults import CommandError, ConfigurationError
+from sandman._core.prepare import Step
 from sandman._core.retry import Retry
 from sandman._core.values import (
     EntryInfo,
@@ -37,8 +40,10 @@ from sandman.terminal import TerminalSpec
 from sandman.wire import ExecResult
 
 __all__ = [
-    "Client", "CommandError", "ConfigurationError", "EntryInfo", "Event", "ExecOptions", "ExecResult",
-    "ExecStream", "FileInfo", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process", "ProcessInfo",
-    "Reservation", "ReservationInfo", "ReservationOptions", "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Session", "SessionInfo", "SessionOptions",
-    "SessionResult", "Stderr", "Stdout", "Terminal", "TerminalSpec", "TreeInfo",
+    "Client", "CommandError", "ConfigurationError", "Data", "EntryInfo", "Event", "ExecOptions", "ExecResult",
+    "ExecStream", "FileInfo", "FileStream", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process",
+    "ProcessInfo", "Progress", "Remote", "Reservation", "ReservationInfo",
+    "ReservationOptions", "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Session",
+    "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Step", "Terminal", "TerminalSpec",
+    "TreeInfo", "User",
 ]  # fmt: skip

@@ -35,10 +35,12 @@ def load_object(data: bytes) -> dict[str, object]:
     """The JSON object in a request body.
 
     Raises:
-        BadRequestError: not JSON, or not an object.
+        BadRequestError: not JSON, not an object, or one with a member that occurs twice, then named.
     """
     try:
         body = notation.loads(data)
+    except notation.TwiceError as error:
+        raise BadRequestError(f"the body is ambiguous: {error}", field=error.name) from None
     except (ValueError, RecursionError) as error:
         raise BadRequestError(f"the body is not JSON: {error}", field="body") from None
     if not isinstance(body, dict):

@@ -35,6 +35,8 @@ LABEL_KEY = f"{DOMAIN}/key"
 LABEL_NETWORK = f"{DOMAIN}/network"
 LABEL_TIER = f"{DOMAIN}/tier"
 """How the sandbox came to be: warm, swap or cold."""
+LABEL_MONITORING = f"{DOMAIN}/monitoring"
+"""`enabled` on a namespace lets its pods read metrics that tell of tenants."""
 
 INJECT_NAMESPACE_ENABLED = "enabled"
 INJECT_POOL = "pool"

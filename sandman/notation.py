@@ -17,11 +17,31 @@ else:
 _BLANKS = " \t\n\r"
 
 
+class TwiceError(ValueError):
+    """A member of an object is there twice: two readers could take it for different ones."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name!r} occurs twice")
+        self.name = name
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names: set[str] = set()
+        for name, _ in pairs:
+            if name in names:
+                raise TwiceError(name)
+            names.add(name)
+    return found
+
+
 class _Rules:
-    """What the scanner asks for: what `json.loads` does by default."""
+    """What the scanner asks for: what `json.loads` does by default, but for objects."""
 
     strict = True
-    object_hook = object_pairs_hook = None
+    object_hook = None
+    object_pairs_hook = staticmethod(_object)
     parse_float, parse_int, parse_constant = float, int, float
 
 
@@ -34,6 +54,7 @@ def loads(data: bytes) -> object:
 
     Raises:
         ValueError: they are not JSON.
+        TwiceError: a member of an object occurs twice.
         RecursionError: it is nested too deep.
     """
     text = data.decode("utf-8", "surrogatepass").removeprefix("\ufeff")
@@ -47,7 +68,7 @@ def loads(data: bytes) -> object:
                 return value
     import json  # noqa: PLC0415 - it says best what is wrong
 
-    return json.loads(text)
+    return json.loads(text, object_pairs_hook=_object)
 
 
 def dumps(value: object, *, ascii_only: bool = False) -> str:

@@ -9,6 +9,7 @@ with Client() as client, client.sandbox(image="python:3.12") as box:
 
 from sandman._core.config import Limits
 from sandman._core.faults import CommandError, ConfigurationError
+from sandman._core.prepare import Step
 from sandman._core.retry import Retry
 from sandman._core.values import (
     EntryInfo,
@@ -21,9 +22,10 @@ from sandman._core.values import (
     Stdout,
     TreeInfo,
 )
+from sandman._sync.bodies import Data
 from sandman._sync.client import Client, SandboxOptions
 from sandman._sync.command import ExecOptions
-from sandman._sync.files import Files
+from sandman._sync.files import Files, FileStream, Remote, User
 from sandman._sync.follow import Follow
 from sandman._sync.process import Process
 from sandman._sync.reservation import Reservation, ReservationOptions
@@ -31,14 +33,17 @@ from sandman._sync.sandbox import Sandbox
 from sandman._sync.session import Session, SessionOptions
 from sandman._sync.stream import ExecStream
 from sandman._sync.terminal import Terminal
+from sandman._sync.trees import Progress
 from sandman.handles import Gap, ProcessInfo
 from sandman.sessions import SessionInfo, SessionResult
 from sandman.terminal import TerminalSpec
 from sandman.wire import ExecResult
 
 __all__ = [
-    "Client", "CommandError", "ConfigurationError", "EntryInfo", "Event", "ExecOptions", "ExecResult",
-    "ExecStream", "FileInfo", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process", "ProcessInfo",
-    "Reservation", "ReservationInfo", "ReservationOptions", "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Session", "SessionInfo", "SessionOptions",
-    "SessionResult", "Stderr", "Stdout", "Terminal", "TerminalSpec", "TreeInfo",
+    "Client", "CommandError", "ConfigurationError", "Data", "EntryInfo", "Event", "ExecOptions", "ExecResult",
+    "ExecStream", "FileInfo", "FileStream", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process",
+    "ProcessInfo", "Progress", "Remote", "Reservation", "ReservationInfo",
+    "ReservationOptions", "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Session",
+    "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Step", "Terminal", "TerminalSpec",
+    "TreeInfo", "User",
 ]  # fmt: skip

@@ -106,6 +106,15 @@ class FrameDecoder:
 DEFAULT_OUTPUT_LIMIT = 10 * 1024 * 1024
 """Bytes kept of each stream, half head and half tail. 10 MiB: what inspect_ai's contract asks for."""
 MAX_OUTPUT_LIMIT = 64 * 1024 * 1024
+NOT_FOUND = "not_found"
+NOT_EXECUTABLE = "not_executable"
+TOO_LONG = "arguments_too_long"
+"""One argument or variable, or all of them together, are more than Linux takes."""
+NO_ROOM = "no_room"
+"""The sandbox has no process or no memory left just now."""
+BUSY = "busy"
+"""Something has the program open for writing."""
+START_ERRORS = (NOT_FOUND, NOT_EXECUTABLE, TOO_LONG, NO_ROOM, BUSY)
 TERM_GRACE_S = 5.0
 """Seconds from TERM to KILL when a command is timed out or cancelled."""
 _MOST = 2**63 - 1
@@ -176,6 +185,9 @@ class ExecSpec(NamedTuple):
             raise BadRequestError("give exactly one of argv and shell", field="argv")
         if argv is not None and (not argv or not argv[0]):
             raise BadRequestError("argv needs a program as its first item", field="argv")
+        login = reader.flag("login")
+        if login and shell is None:
+            raise reader.fail("login", "absent with argv: a program is no shell")
         spec = cls(
             argv=argv,
             shell=shell,
@@ -187,7 +199,7 @@ class ExecSpec(NamedTuple):
             timeout_s=reader.seconds("timeout_s"),
             merge_stderr=reader.flag("merge_stderr"),
             output_limit=reader.count("output_limit", DEFAULT_OUTPUT_LIMIT, MAX_OUTPUT_LIMIT),
-            login=reader.flag("login"),
+            login=login,
             exec_id=reader.text("exec_id"),
             detached=reader.flag("detached"),
             attached_grace_s=reader.seconds("attached_grace_s"),
@@ -219,7 +231,8 @@ class ExecResult(NamedTuple):
     """How a command ended. A failure of the command is told here, never raised.
 
     `exit_code` is the shell's convention: 0-255, 128 + n when killed by signal n (then `signal` is
-    n), 127 no such program, 126 not executable (then `start_error` says which). `abandoned`: the daemon
+    n), 127 no such program, 126 not executable. `start_error` says why it did not start, one of
+    START_ERRORS; None: it did. `abandoned`: the daemon
     ended it because nobody read it any more. `stdout` and
     `stderr` are exact bytes, up to the output limit: head and tail when `*_truncated`, while
     `*_bytes` counts all that the command wrote. Times in seconds, memory in bytes; None: not measured.

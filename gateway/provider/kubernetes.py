@@ -6,6 +6,7 @@ Here Kubernetes errors become ours; nothing of `sandman.service.kube` goes furth
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import structlog
@@ -52,12 +53,14 @@ class KubernetesProvider:
     def __init__(self, api: kube.Kube, wall: Callable[[], float]) -> None:
         self._api = api
         self._wall = wall
+        self.claim_writes: Counter[str] = Counter()
+        """Writes that callers wait for, by tier; those that were refused too."""
 
     async def claim(self, instance: Instance, assignment: Assignment) -> Instance:
         """See `Provider.claim`."""
         operations = patches.claim(instance, assignment, self._wall())
         try:
-            pod = await self._patch(instance, operations)
+            pod = await self._patch(instance, operations, assignment)
         except (kube.InvalidError, kube.NotFoundError) as error:
             if isinstance(error, kube.InvalidError) and not error.is_patch_failure:
                 raise RefusedError(
@@ -70,20 +73,29 @@ class KubernetesProvider:
             raise _failure(error) from error
         return pods.instance(pod)
 
-    async def _patch(self, instance: Instance, operations: list[patches.Operation]) -> kube.Pod:
+    async def _patch(
+        self, instance: Instance, operations: list[patches.Operation], assignment: Assignment
+    ) -> kube.Pod:
         """Once more when others (the kubelet) wrote the pod all the time: a 409 was not carried out."""
         for _ in range(CONFLICT_TRIES - 1):
+            self._count(assignment)
             with contextlib.suppress(kube.ConflictError):
                 return await self._api.patch_json(
                     kube.PODS, instance.name, operations, namespace=instance.namespace
                 )
+        self._count(assignment)
         return await self._api.patch_json(
             kube.PODS, instance.name, operations, namespace=instance.namespace
         )
 
+    def _count(self, assignment: Assignment) -> None:
+        # For a reservation nobody waits.
+        self.claim_writes[assignment.tier.value] += assignment.reservation is None
+
     async def create(self, spec: PoolSpec, name: str, assignment: Assignment) -> Instance:
         """See `Provider.create`."""
         body = patches.cold_pod(spec, name, assignment)
+        self._count(assignment)
         try:
             pod = await self._api.create(kube.PODS, body, namespace=spec.namespace)
         except kube.KubeError as error:
@@ -93,7 +105,13 @@ class KubernetesProvider:
     async def mark_prepared(self, instance: Instance, what: str, boot_id: str) -> Instance:
         """See `Provider.mark_prepared`."""
         try:
-            pod = await self._patch(instance, patches.prepared(instance, what, boot_id))
+            pod = await self._api.patch_json(
+                kube.PODS,
+                instance.name,
+                patches.prepared(instance, what, boot_id),
+                namespace=instance.namespace,
+                idempotent=True,
+            )
         except (kube.InvalidError, kube.NotFoundError) as error:
             text = "its pod went away while it was prepared"
             raise DeletedError(text, sandbox=instance.id) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+import trio
 from starlette.routing import Route
 
 from sandman import names
@@ -12,8 +13,9 @@ from sandman.errors import ExpiredError, NotFoundError
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection, Request
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from gateway.metrics import Metrics
     from gateway.model import Instance, Principal
     from gateway.routes.context import Context
 
@@ -40,12 +42,16 @@ FORWARDED = {
 }
 """Paths at the daemon that callers may reach, and by which methods. The claim is not among them."""
 
+COMMANDS = {"exec", "processes", "sessions/{name}/run"}
+"""Those that run a command."""
+
 
 class ForwardRoutes:
     """Endpoints over the proxy."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, metrics: Metrics) -> None:
         self._context = context
+        self._metrics = metrics
 
     def routes(self) -> list[Route]:
         """Where they are."""
@@ -64,7 +70,29 @@ class ForwardRoutes:
         principal = self._context.principal(request)
         tail = _tail(path, request)
         instance, boot_id = await target(self._context, principal, request.path_params["id"])
-        return self._context.proxy.forward(instance, boot_id, daemon_path(tail, request))
+        call = self._context.proxy.forward(instance, boot_id, daemon_path(tail, request))
+        is_command = request.method == "POST" and path in COMMANDS
+        return _Noted(call, instance, self._metrics) if is_command else call
+
+
+class _Noted:
+    """A command on its way; when its answer begins it may have been the sandbox's first."""
+
+    def __init__(self, call: ASGIApp, instance: Instance, metrics: Metrics) -> None:
+        self._call = call
+        self._instance = instance
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run it."""
+
+        async def send_on(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                one = self._instance
+                self._metrics.commanded(one.id, one.tier, trio.current_time())
+            await send(message)
+
+        await self._call(scope, receive, send_on)
 
 
 async def target(context: Context, principal: Principal, sandbox: str) -> tuple[Instance, str]:

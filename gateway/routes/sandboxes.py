@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import trio
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 TOKEN_SLACK_S = 60.0
 """A sandbox token outlives the lease by this much, so that the caller hears `expired` and not 401."""
+
+LOCATION = "/v1/sandboxes/"
 
 GONE = {404, 410}
 
@@ -47,18 +50,28 @@ class SandboxRoutes:
 
     async def create(self, request: Request) -> ASGIApp:
         """`POST /v1/sandboxes`."""
-        context = self._context
+        context, asked = self._context, trio.current_time()
         principal = context.principal(request)
         policy.may_manage(principal)
         if not context.handoff.is_allocator:
-            return await context.handoff.forward(request)
+            return await context.handoff.forward(request, lambda one: self._note(one, asked))
         key = parse.idempotency_key(request.headers.get(names.HEADER_IDEMPOTENCY_KEY))
         body = await json_body(request, context.settings.body_max_bytes)
         wanted = parse.sandbox_request(body, context.settings)
         made = await context.pool.allocate(principal.tenant, wanted, key, share=principal.share)
         context.proxy.learn(made.instance.uid, made.boot_id)
         self._metrics.allocated(made)
-        return Json(views.ready(made, self._token(made)), status_code=201)
+        self._metrics.firsts.made(made.instance.id, asked)
+        return Json(
+            views.ready(made, self._token(made)),
+            status_code=201,
+            headers={"Location": LOCATION + made.instance.id},
+        )
+
+    def _note(self, location: str, asked: float) -> None:
+        """Another replica made this sandbox for a call that came here at `asked`."""
+        if location.startswith(LOCATION):
+            self._metrics.firsts.made(location.removeprefix(LOCATION), asked)
 
     def _token(self, made: Ready) -> str:
         credentials = self._context.credentials

@@ -7,23 +7,24 @@ from typing import TYPE_CHECKING
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from gateway.metrics import Metrics
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from starlette.requests import Request
-
-    from gateway.metrics import Metrics
 
 
 class StatusRoutes:
     """Endpoints for the platform.
 
     Args:
+        render: the metrics as text.
         missing: what this replica still waits for, empty when it can serve.
     """
 
-    def __init__(self, metrics: Metrics, missing: Callable[[], list[str]]) -> None:
-        self._metrics = metrics
+    def __init__(self, render: Callable[[], bytes], missing: Callable[[], list[str]]) -> None:
+        self._render = render
         self._missing = missing
 
     def routes(self) -> list[Route]:
@@ -47,4 +48,4 @@ class StatusRoutes:
 
     async def metrics(self, _request: Request) -> Response:
         """Prometheus text format."""
-        return Response(self._metrics.render(), media_type=self._metrics.media_type)
+        return Response(self._render(), media_type=Metrics.media_type)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
 import anyio
@@ -12,13 +13,12 @@ from sandman._core.sources import CHUNK_BYTES
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
 
     from sandman._async.transport import Answer
     from sandman._core.values import TreeInfo
 
-    Progress = Callable[[int, int | None], None]
-    """Is told the bytes so far, and their total where it is known."""
+Progress = Callable[[int, int | None], None]
+"""Is told the bytes so far, and their total where it is known."""
 
 
 class Tree:

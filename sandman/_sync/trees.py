@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
 from sandman._core import blocking as anyio
@@ -13,13 +14,12 @@ from sandman._sync.bodies import Body, Source
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
 
     from sandman._core.values import TreeInfo
     from sandman._sync.transport import Answer
 
-    Progress = Callable[[int, int | None], None]
-    """Is told the bytes so far, and their total where it is known."""
+Progress = Callable[[int, int | None], None]
+"""Is told the bytes so far, and their total where it is known."""
 
 
 class Tree:

@@ -36,7 +36,7 @@ def test_point_01_an_argument_longer_than_the_kernel_takes_is_the_commands_failu
     box: Box,
 ) -> None:
     result = box.python(ECHO_ARGS, "x" * (128 * 1024 + 1))
-    assert (result.exit_code, result.start_error) == (126, None)
+    assert (result.exit_code, result.start_error) == (126, "arguments_too_long")
     assert b"too long" in result.stderr
 
 

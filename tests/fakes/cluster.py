@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import math
 from typing import TYPE_CHECKING
 
 import httpx
@@ -21,11 +22,11 @@ from gateway.daemons import LostError, NotListeningError
 from gateway.fulfilment import Fulfilment
 from gateway.model import Assignment, Ending, Instance, PoolSpec
 from gateway.pool import Pool
-from gateway.provider import ClaimLostError, Gone, News, PoolSeen, Seen, Synced
+from gateway.provider import ClaimLostError, Gone, News, PoolSeen, RefusedError, Seen, Synced
 from gateway.registry import Registry
 from gateway.roster import Roster
 from sandman import names, wire
-from sandman.errors import BadRequestError, DeletedError
+from sandman.errors import BadRequestError, DeletedError, QuotaError
 
 if TYPE_CHECKING:
     from gateway.reserving import Reservation
@@ -99,16 +100,17 @@ class FakeCluster:
         self.specs: dict[str, PoolSpec] = {}
         self.fail_scales: list[Exception] = []
         self.scales: list[int] = []
+        self.quotas: dict[str, float] = {}
+        """Pods there may be, by namespace."""
         self.delay_before = 0.0
         self.delay_after = 0.0
         self._count = itertools.count(1)
 
     # --- what a test does to it ---
 
-    def pool(
-        self, name: str = "root", *, image: str = BASE, swap: bool = True, wanted: int = 1, **more
-    ) -> None:
-        self.specs[name] = PoolSpec("ns", name, image, swap, wanted, more.pop("most", None), **more)
+    def pool(self, name: str = "root", *, image: str = BASE, swap: bool = True, **more) -> None:
+        values = {"namespace": "ns", "wanted": 1, "most": None, **more}
+        self.specs[name] = PoolSpec(name=name, image=image, swap=swap, **values)
         self.send.send_nowait(PoolSeen(self.specs[name]))
 
     def tell_anew(self) -> None:
@@ -128,10 +130,11 @@ class FakeCluster:
         up_in: float = 0.0,
         address: str | None = None,
         key_id: str = "",
+        namespace: str = "ns",
     ) -> Instance:
         number = next(self._count)
         pod = Instance(
-            namespace="ns", name=f"pod-{number}", uid=f"{number:08d}-uid", version="1", pool=pool,
+            namespace=namespace, name=f"pod-{number}", uid=f"{number:08d}-uid", version="1", pool=pool,
             state=names.STATE_FREE, image=image, node="n1", address=address or f"10.0.0.{number}",
             nonce=f"nonce-{number}", key_id=key_id, running=True,
         )  # fmt: skip
@@ -168,6 +171,10 @@ class FakeCluster:
 
     async def create(self, spec: PoolSpec, name: str, assignment: Assignment) -> Instance:
         await trio.sleep(self.delay_before)
+        if sum(one.namespace == spec.namespace for one in self.pods.values()) >= self.quotas.get(
+            spec.namespace, math.inf
+        ):
+            raise RefusedError(QuotaError(f"exceeded quota in {spec.namespace}", retry_after=5.0))
         number = next(self._count)
         assert all(one.name != name for one in self.pods.values())
         self.writes.append(("create", name))

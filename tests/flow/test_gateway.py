@@ -304,6 +304,7 @@ async def test_health_readiness_metrics_and_pools(bed):
     text = (await bed.client.get("/metrics")).text
     assert 'sandman_allocation_seconds_count{tier="warm"} 1.0' in text
     assert 'sandman_pods{pool="root",state="leased"} 1.0' in text
+    assert 'sandman_allocations_total{outcome="ok",pool="root",tier="warm"} 1.0' in text
     assert "acme" not in text
     pools = (await bed.client.get("/v1/pools", headers=bed.as_("acme"))).json()["pools"]
     assert [(one["name"], one["free"], one["leased"]) for one in pools] == [("root", 0, 1)]
@@ -356,11 +357,21 @@ def follower(bed) -> Leader:
 
 async def test_a_replica_that_does_not_decide_hands_the_call_on(bed):
     headers = {**bed.as_("acme"), "idempotency-key": "k"}
-    async with replica(bed, follower(bed)) as client:
+    async with replica(bed, follower(bed), behind=True) as client:
         made = await client.post("/v1/sandboxes", json={}, headers=headers)
         assert made.status_code == 201, made.text
+        assert made.headers["location"] == f"/v1/sandboxes/{made.json()['id']}"
         again = await client.post("/v1/sandboxes", json={}, headers=headers)
         assert again.json()["id"] == made.json()["id"]
+        for _ in range(2):
+            path = f"{made.headers['location']}/exec"
+            ran = await client.post(path, json={"argv": ["true"]}, headers=bed.as_("acme"))
+            assert ran.status_code == 200
+        # Of a sandbox that was asked for here, though another replica made it.
+        text = (await client.get("/metrics")).text
+        assert "sandman_allocation_first_command_seconds_count" in text
+        counted = [line for line in text.splitlines() if "first_command_seconds_count" in line]
+        assert [line.rpartition(" ")[2] for line in counted] == ["1.0"]
         bad = await client.post("/v1/sandboxes", json={"nope": 1}, headers=bed.as_("acme"))
         assert (bad.status_code, bad.json()["field"]) == (400, "nope")
 

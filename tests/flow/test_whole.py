@@ -101,7 +101,7 @@ class Bed(SimpleNamespace):
                 await gateway.run(task_status=task_status)
                 ended.set()
 
-            [bound] = await nursery.start(run)
+            bound, *_ = await nursery.start(run)
             async with httpx.AsyncClient(
                 base_url=f"https://127.0.0.1:{bound.port}",
                 verify=ssl.create_default_context(cadata=gateway.certificates.authority.decode()),
@@ -178,6 +178,29 @@ async def test_from_an_empty_cluster_to_a_command_and_to_the_stop(bed, fast_cloc
         # The next allocator need not wait for the Lease to run out.
         lease = bed.server.named("leases", names.ALLOCATOR_LEASE)
         assert lease["spec"].get("holderIdentity") is None
+
+
+async def test_metrics_that_tell_of_tenants_have_a_port_of_their_own(bed, fast_clock):
+    bed.give_keys()
+    bed.server.remove("pods", "p1")
+    port = free_port()
+    async with (
+        bed.server.links(1) as [link],
+        bed.replica(link, metrics_port=port, cold_max=0) as one,
+        trio.open_nursery() as nursery,
+    ):
+        await until(lambda: not one.gateway.not_ready() and one.gateway.election.is_leader)
+        nursery.start_soon(answers, one.client)
+        await until(one.gateway.pool.waiting)
+        url = f"https://127.0.0.1:{port}"
+        told = (await one.client.get(f"{url}/metrics")).text
+        assert 'sandman_queue_length{tenant="acme"} 1.0' in told
+        # The Lease and the certificate were written by now.
+        assert 'sandman_api_writes_total{resource="leases"' in told
+        assert "acme" not in (await one.client.get("/metrics")).text
+        assert (await one.client.get(f"{url}/readyz")).text == "ok"
+        assert (await one.client.get(f"{url}/v1/sandboxes")).status_code == 404
+        nursery.cancel_scope.cancel()
 
 
 async def test_after_a_restart_everything_is_known_again(bed, fast_clock):

@@ -6,14 +6,29 @@ import ast
 import dataclasses
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
+from daemon import http1
 from gateway import config as gateway_config
+from gateway.allocation import Allocation
+from gateway.metrics import Metrics
+from gateway.model import Instance, PoolSpec, Ready, Timings
+from gateway.outcomes import Outcomes
+from gateway.provider import PoolSeen, Seen
+from gateway.registry import Registry
+from gateway.roster import Roster
 from gateway.routes.forward import FORWARDED
 from gateway.routes.sockets import SOCKETS
 from sandman import errors, handles, names, sessions, wire
 from webhook import config as webhook_config
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -53,6 +68,11 @@ def test_every_error_is_documented_with_status_and_cause(reason):
     assert re.search(rf"{cls.__name__} +{cls.status} {reason}\b", errors.__doc__ or "")
 
 
+@pytest.mark.parametrize("status", sorted(http1.REASONS.keys() - {200, 204}))
+def test_every_status_of_the_daemon_is_documented(status):
+    assert re.search(rf"\b{status}\b", text("docs/api.md"))
+
+
 def test_every_route_is_documented():
     routes = set(re.findall(r'Route\(\s*f?"([^"]+)"', source("gateway/routes")))
     assert len(routes) >= 8
@@ -77,11 +97,72 @@ def test_every_label_and_annotation_is_documented(name):
     assert f"`{value}" in operations or f"`{short}`" in operations or value.startswith("cluster-")
 
 
-def test_every_metric_is_documented():
-    known = set(re.findall(r'"(sandman_[a-z_]+)"', text("gateway/metrics.py")))
-    assert len(known) >= 5
-    for metric in known:
-        assert metric in text("docs/operations.md")
+def test_every_metric_is_documented_with_its_labels_and_no_other():
+    known = re.findall(
+        r'"(sandman_[a-z_]+)"', text("gateway/metrics.py") + text("gateway/gauges.py")
+    )
+    assert len(known) >= 16
+    told = {family.name: family for family in whole_metrics()}
+    assert set(told) == set(known)
+    rows = re.findall(
+        r"^\| `(sandman_[a-z_]+)(?:\{([a-z,]+)\})?` \|", text("docs/operations.md"), re.MULTILINE
+    )
+    shown = {name: set(labels.split(",")) - {""} for name, labels in rows}
+    assert shown == {
+        name + ("_total" if family.type == "counter" else ""): labels_of(family)
+        for name, family in told.items()
+    }
+
+
+@pytest.mark.parametrize("file", ["dashboard.json", "alerts.yaml"])
+def test_dashboard_and_alerts_ask_for_metrics_and_labels_that_there_are(file):
+    samples = {
+        sample.name: set(sample.labels) for family in whole_metrics() for sample in family.samples
+    }
+    asked = expressions(file)
+    assert len(asked) >= 10
+    for expression in asked:
+        used = set(re.findall(r"\bsandman_[a-z_]+", expression))
+        assert used, expression
+        assert used <= set(samples), expression
+        may = set.union(*(samples[name] for name in used))
+        grouped = re.findall(r"\bby \(([a-z, ]+)\)", expression)
+        matched = re.findall(r"([a-z]+)(?:=|!=|=~|!~)\"", expression)
+        assert {label.strip() for one in grouped for label in one.split(",")} <= may, expression
+        assert set(matched) <= may, expression
+
+
+def expressions(file: str) -> list[str]:
+    """The PromQL in a file."""
+    document = yaml.safe_load(text(f"manifests/components/monitoring/{file}"))
+    if file.endswith(".json"):
+        return [target["expr"] for panel in document["panels"] for target in panel["targets"]]
+    return [rule["expr"] for group in document["spec"]["groups"] for rule in group["rules"]]
+
+
+def whole_metrics() -> list[Metric]:
+    """All that a gateway tells, with one sample of each series."""
+    roster = Roster(Registry(keep_ended=1), Allocation(cold_max=1, claims_max=1))
+    roster.apply(PoolSeen(PoolSpec("ns", "root", "x", True, 1, None)))
+    roster.apply(
+        Seen(Instance(namespace="ns", name="p", uid="u", version="1", pool="root", state="free"))
+    )
+    ready = Ready(roster.registry.all()[0], "b", Timings(1.0, 1.0, 1.0))
+    pool = SimpleNamespace(outcomes=Outcomes(), waiting=lambda: [("acme", 1.0)])
+    with pool.outcomes.of("root", {"root"}) as outcome:
+        outcome.made(ready)
+    metrics = Metrics(roster)
+    metrics.watch_pool(pool)
+    metrics.watch_writes({("patch", "pods", "ok"): 1}, {"warm": 1})
+    metrics.allocated(ready)
+    metrics.firsts.made("x", 1.0)
+    metrics.commanded("x", "warm", 2.0)
+    metrics.failed("capacity")
+    return list(text_string_to_metric_families(metrics.render_all().decode()))
+
+
+def labels_of(family: Metric) -> set[str]:
+    return {label for sample in family.samples for label in sample.labels} - {"le"}
 
 
 @pytest.mark.parametrize("kind", sorted(wire.FRAME_TYPES.values()))

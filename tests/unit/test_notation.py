@@ -42,6 +42,13 @@ def outcome(read: object, data: bytes) -> str:
         return "refused"
 
 
+def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """An object, whose members must differ."""
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise ValueError(pairs)
+    return dict(pairs)
+
+
 @given(st.text('[]{}":,0123eE+-.tfn\\u \n\x00\ufeffä', max_size=12).map(str.encode))
 @example(b"")
 @example(b" ")
@@ -57,9 +64,31 @@ def outcome(read: object, data: bytes) -> str:
 @example(b"[" * 100_000)
 @example(b"9" * 5000)
 @example(b"\xef\xbb\xbf{}")
+@example(b'{"":0,"":1}')
 def test_what_is_no_json_is_refused_alike(data: bytes) -> None:
-    wanted = outcome(lambda text: json.loads(text.decode("utf-8-sig", "surrogatepass")), data)
-    assert outcome(notation.loads, data) == wanted
+    def read(data: bytes) -> object:
+        return json.loads(data.decode("utf-8-sig", "surrogatepass"), object_pairs_hook=once)
+
+    assert outcome(notation.loads, data) == outcome(read, data)
+
+
+@pytest.mark.parametrize("has_parts", [True, False])
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('{"a": 1, "a": 1}', "a"),
+        ('{"a": 1, "b": 2, "b": 3, "a": 4}', "b"),
+        ('{"env": {"X": "1", "\\u0058": "2"}}', "X"),
+        ('[{"": [{"": 1, "": 2}]}]', ""),
+    ],
+)
+def test_a_member_that_is_there_twice(
+    monkeypatch: pytest.MonkeyPatch, text: str, name: str, *, has_parts: bool
+) -> None:
+    monkeypatch.setattr(notation, "_has_parts", has_parts)
+    with pytest.raises(notation.TwiceError, match="occurs twice") as caught:
+        notation.loads(text.encode())
+    assert caught.value.name == name
 
 
 def test_what_json_cannot_say_is_a_type_error() -> None:

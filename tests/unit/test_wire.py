@@ -79,7 +79,7 @@ specs = st.builds(
     timeout_s=st.none() | st.floats(0.001, 1e8),
     merge_stderr=st.booleans(),
     output_limit=st.integers(0, wire.MAX_OUTPUT_LIMIT),
-    login=st.booleans(),
+    login=st.just(False),
     exec_id=st.none() | st.text("abc._-", min_size=1, max_size=64),
     detached=st.booleans(),
     attached_grace_s=st.none() | st.floats(0.001, wire.MAX_ATTACHED_GRACE_S),
@@ -104,7 +104,7 @@ results = st.builds(
     signal=st.none() | st.integers(1, 64),
     timed_out=st.booleans(),
     abandoned=st.booleans(),
-    start_error=st.none() | st.sampled_from(["not_found", "not_executable"]),
+    start_error=st.none() | st.sampled_from(wire.START_ERRORS),
     stdout=st.binary(max_size=60),
     stderr=st.binary(max_size=60),
     stdout_bytes=st.integers(0, 2**63 - 1),
@@ -183,6 +183,27 @@ def test_a_refusal_names_the_field(body: dict[str, object], field: str) -> None:
 def test_what_is_no_object(data: bytes) -> None:
     with pytest.raises(BadRequestError):
         wire.load_object(data)
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '{"env": {"a": "1", "a": "2"}}'])
+def test_a_member_that_is_there_twice_is_named(text: str) -> None:
+    with pytest.raises(BadRequestError, match="ambiguous") as caught:
+        wire.load_object(text.encode())
+    assert caught.value.field == "a"
+
+
+def test_a_program_is_no_login_shell() -> None:
+    with pytest.raises(BadRequestError) as caught:
+        wire.ExecSpec.from_json({"argv": ["a"], "login": True})
+    assert caught.value.field == "login"
+    assert wire.ExecSpec.from_json({"argv": ["a"], "login": False}).argv == ("a",)
+
+
+@pytest.mark.parametrize("workdir", ["", "rel", "./rel", "~"])
+def test_a_sandboxs_directory_is_absolute(workdir: str) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        wire.Claim.from_json({"claim_id": "c", "workdir": workdir})
+    assert caught.value.field == "workdir"
 
 
 def test_stdin_as_text_or_base64() -> None:

@@ -1,7 +1,7 @@
 /* Starts a program: everything that lies between the daemon and another program, in one place.
  *
  *   start(paths, argv, environment, (stdin, stdout, stderr), cwd,
- *         (uid, gid, groups) or None, terminal, mark, oom_score, clear_refs)
+ *         (uid, gid, groups) or None, terminal, mark, oom_score, clear_refs, keeps_cwd=False)
  *       -> (pid, stage, errno, peak_kib)
  *
  * `environment` is a dict of bytes, `oom_score` and `clear_refs` are -1 for none; the latter is a descriptor
@@ -20,8 +20,9 @@
  *   a session of its own
  *   its place in the order of those that are killed for want of memory
  *   0, 1 and 2; the terminal on 0 as the session's own; nothing else open
- *   the directory, as the daemon's user
+ *   with `keeps_cwd` the directory, as the daemon's user, should it not do as the other
  *   groups, group, user
+ *   the directory, as the user
  *   no signal blocked
  *   the first of `paths` that can be executed, as execvp does
  *
@@ -63,6 +64,7 @@ struct job {
     char **argv;
     char **environment;
     const char *cwd;
+    int keeps_cwd;
     int fds[3];
     int terminal;
     int switches;
@@ -137,6 +139,13 @@ set_descriptors(struct job *job)
 }
 
 static int
+set_directory(struct job *job, int is_there)
+{
+    job->stage = DIRECTORY;
+    return syscall(SYS_chdir, job->cwd) < 0 && !is_there ? -1 : 0;
+}
+
+static int
 set_user(struct job *job)
 {
     job->stage = USER;
@@ -201,8 +210,8 @@ child(void *argument)
     if (set_descriptors(job) < 0) {
         goto failed;
     }
-    job->stage = DIRECTORY;
-    if (syscall(SYS_chdir, job->cwd) < 0 || set_user(job) < 0) {
+    int is_there = job->keeps_cwd && syscall(SYS_chdir, job->cwd) == 0;
+    if (set_user(job) < 0 || set_directory(job, is_there) < 0) {
         goto failed;
     }
     if (syscall(SYS_getrusage, RUSAGE_SELF, &usage) == 0) {
@@ -399,10 +408,10 @@ sandman_start(PyObject *Py_UNUSED(module), PyObject *args)
     struct job job = {0};
     int oom_score, pid;
 
-    if (!PyArg_ParseTuple(args, "O!O!O!(iii)yOpKii:start", &PyTuple_Type, &paths, &PyTuple_Type, &argv,
+    if (!PyArg_ParseTuple(args, "O!O!O!(iii)yOpKii|p:start", &PyTuple_Type, &paths, &PyTuple_Type, &argv,
                           &PyDict_Type, &environment, &job.fds[0], &job.fds[1], &job.fds[2],
                           &job.cwd, &user, &job.terminal, &job.mark, &oom_score,
-                          &job.clear_refs)) {
+                          &job.clear_refs, &job.keeps_cwd)) {
         return NULL;
     }
     if (oom_score >= 0) {

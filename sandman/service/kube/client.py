@@ -12,6 +12,7 @@ import trio
 from sandman.service.kube import (
     config,
     connection,
+    counts,
     errors,
     objects,
     resources,
@@ -118,6 +119,7 @@ class Kube:
         token = config.TokenCache(target.read_token, trio.current_time)
         self._transport = transport.Transport(target, token, max_requests=max_requests)
         self._luck = luck
+        self.counts = counts.Counts()
 
     async def __aenter__(self) -> Kube:
         return self
@@ -363,7 +365,8 @@ class Kube:
         attempt = 1
         while True:
             try:
-                return await self._transport.send(request)
+                with self.counts.of(request.method, request.path):
+                    return await self._transport.send(request)
             except errors.KubeError as error:
                 wait = retry.delay_before_retry(error, attempt, self._luck())
                 if wait is None or not repeatable:

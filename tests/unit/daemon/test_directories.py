@@ -21,6 +21,8 @@ from tests.unit.daemon.test_files import ODD_NAMES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import httpx
+
 ANY_BYTES = os.fsdecode(b"\xff\xfe\n")
 
 
@@ -210,6 +212,43 @@ def test_38_two_who_make_the_same_directory(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o2755
 
 
+# --- refusals ------------------------------------------------------------------------------------
+
+
+def test_39_each_refusal_of_the_kernel_has_its_name(daemon: Daemon, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "file").touch()
+
+    def get(name: str) -> httpx.Response:
+        return daemon.get(tmp_path / name)
+
+    def move(source: str, target: object) -> httpx.Response:
+        body = {"from": str(tmp_path / source), "to": str(target)}
+        return daemon.client.post("/v1/files/move", json=body)
+
+    def remove(name: str) -> httpx.Response:
+        return daemon.client.delete("/v1/files", params={"path": f"{tmp_path}/{name}"})
+
+    def make(name: str) -> httpx.Response:
+        return daemon.client.post("/v1/files/mkdir", json={"path": str(tmp_path / name)})
+
+    for answer, reason, name in (
+        (get("loop"), "path_denied", "ELOOP"),
+        (get("n" * 256), "bad_request", "ENAMETOOLONG"),
+        (get("missing"), "path_not_found", "ENOENT"),
+        (get("d"), "is_a_directory", "EISDIR"),
+        (get("file/below"), "not_a_directory", "ENOTDIR"),
+        (make("d"), "conflict", "EEXIST"),
+        (move("d", tmp_path / "d" / "within"), "path_denied", "EINVAL"),
+        (move("file", "/proc/elsewhere"), "path_denied", "EXDEV"),
+        (remove("."), "path_denied", "EINVAL"),
+        (remove(""), "is_a_directory", "ENOTEMPTY"),
+    ):
+        found = problem(answer)
+        assert (found["reason"], found["facts"]) == (reason, {"errno": name}), found
+
+
 # --- deletion ------------------------------------------------------------------------------------
 
 
@@ -235,6 +274,49 @@ def test_38_delete_a_tree(daemon: Daemon, tmp_path: Path) -> None:
     assert delete(daemon, tmp_path / "link", recursive="1") == 204
     assert delete(daemon, "/proc/..", recursive="1") == "path_denied"
     assert names_in(outside) == ["kept"]
+
+
+@pytest.mark.parametrize("name", ["d/.", "d/./", "d/..", "d/in/..", "d/.//", ".", ".."])
+@pytest.mark.parametrize("recursive", ["0", "1"])
+def test_38_what_has_no_name_is_not_removed(
+    daemon: Daemon, tmp_path: Path, name: str, recursive: str
+) -> None:
+    (tmp_path / "d" / "in").mkdir(parents=True)
+    assert delete(daemon, f"{tmp_path}/{name}", recursive=recursive) == "path_denied"
+    assert (tmp_path / "d" / "in").is_dir()
+
+
+def test_38_a_way_around_leads_to_the_same(daemon: Daemon, tmp_path: Path) -> None:
+    for way in ("d/../d", "d//", "./d", "d"):
+        (tmp_path / "d" / "in").mkdir(parents=True)
+        assert delete(daemon, f"{tmp_path}/{way}", recursive="1") == 204
+        assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["link/", "link//", "file/"])
+@pytest.mark.parametrize("recursive", ["0", "1"])
+def test_38_a_slash_behind_what_is_no_directory_leads_nowhere(
+    daemon: Daemon, tmp_path: Path, name: str, recursive: str
+) -> None:
+    (tmp_path / "d" / "in").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("d")
+    (tmp_path / "file").touch()
+    assert delete(daemon, f"{tmp_path}/{name}", recursive=recursive) == "not_a_directory"
+    assert names_in(tmp_path) == ["d", "file", "link"]
+    assert (tmp_path / "d" / "in").is_dir()
+
+
+def test_38_what_cannot_go_keeps_what_is_in_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(path: bytes) -> None:
+        raise OSError(errno.EBUSY, "a mount")
+
+    (tmp_path / "d" / "in").mkdir(parents=True)
+    monkeypatch.setattr(os, "rmdir", refuse)
+    with pytest.raises(OSError, match="a mount"):
+        removal.remove_tree(bytes(tmp_path / "d"))
+    assert names_in(tmp_path / "d") == ["in"]
 
 
 def test_38_a_tree_deeper_than_any_path(daemon: Daemon, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def timed(daemon: Daemon, **body: object) -> tuple[wire.ExecResult, float]:
 def test_13_timeout_fires_within_a_second(daemon: Daemon, script: str) -> None:
     result, late = timed(daemon, shell=script, timeout_s=0.2)
     assert result.timed_out
-    assert late < 1
+    assert late < 1, late
     assert (result.exit_code, result.signal) == (143, 15)
 
 
@@ -64,7 +64,7 @@ def test_13_timeout_fires_within_a_second_while_children_hold_the_pipes(
     script = f'setsid bash -c "{child}" & wait'
     result, late = timed(daemon, shell=script, timeout_s=0.3)
     assert result.timed_out
-    assert late < 1
+    assert late < 1, late
     assert result.stdout == b"up\n"
     assert not processes_with(mark)
 
@@ -82,6 +82,17 @@ def test_14_term_is_a_chance_to_clean_up(daemon: Daemon, tmp_path: Path) -> None
     assert (tmp_path / "clean").exists()
 
 
+def test_14_who_cleans_up_may_start_programs(daemon: Daemon, tmp_path: Path) -> None:
+    # Their own TERM would end them: only who was there when the end began is asked.
+    script = f"trap 'sleep 0.5; touch {tmp_path}/clean; exit 9' TERM; sleep 60 & wait"
+    result = daemon.sh(script, timeout_s=0.2)
+    assert (result.exit_code, result.timed_out) == (9, True)
+    assert (tmp_path / "clean").exists()
+    script = f"trap 'sleep 0.3 && touch {tmp_path}/slept; exit 9' TERM; sleep 60 & wait"
+    assert daemon.sh(script, timeout_s=0.2).exit_code == 9
+    assert (tmp_path / "slept").exists()
+
+
 def test_14_kill_follows_for_who_ignores_term(daemon: Daemon, mark: str) -> None:
     script = f"trap '' TERM; : {mark}; while :; do sleep 0.05; done"
     result, late = timed(daemon, argv=["bash", "-c", script], timeout_s=0.1)
@@ -94,7 +105,7 @@ def test_14_a_stopped_command_is_ended_too(daemon: Daemon, mark: str) -> None:
     script = f"kill -STOP $$; : {mark}"
     result, late = timed(daemon, argv=["bash", "-c", script], timeout_s=0.2)
     assert result.timed_out
-    assert late < 1
+    assert late < 1, late
     assert not processes_with(mark)
 
 
@@ -117,7 +128,7 @@ def test_14_double_forked_and_setsid_is_killed(first: Daemon, mark: str, clear: 
     argv = [sys.executable, "-S", "-c", DOUBLE_FORK, mark, clear]
     result, late = timed(first, argv=argv, timeout_s=0.7)
     assert result.timed_out
-    assert late < 1
+    assert late < 1, late
     assert not processes_with(mark)
 
 
@@ -125,7 +136,7 @@ def test_14_the_tag_finds_a_daemon_that_left_its_parents(daemon: Daemon, mark: s
     argv = [sys.executable, "-S", "-c", DOUBLE_FORK, mark]
     result, late = timed(daemon, argv=argv, timeout_s=0.7)
     assert result.timed_out
-    assert late < 1
+    assert late < 1, late
     assert not processes_with(mark)
 
 

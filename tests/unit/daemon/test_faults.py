@@ -441,7 +441,7 @@ def test_a_directory_that_cannot_be_entered() -> None:
     program = Program((b"true",), (b"/bin/true",), b"/no/such", {}, None)
     with pytest.raises(DirectoryError) as caught:
         spawn(program, Descriptors(0, 1, 2), Reaper(), print)
-    assert isinstance(caught.value.__cause__, FileNotFoundError)
+    assert isinstance(caught.value.reason, FileNotFoundError)
     assert Path.cwd() == here
 
 

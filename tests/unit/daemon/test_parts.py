@@ -31,7 +31,7 @@ from daemon import (
 )
 from daemon.init import Reaper
 from daemon.launch import StartFailedError
-from daemon.spawn import DirectoryError, Program
+from daemon.spawn import DirectoryError, Program, StageError, UserError
 from sandman import names
 from sandman.errors import (
     InternalError,
@@ -42,7 +42,7 @@ from sandman.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-from tests.unit.daemon.harness import names_in, wait_until
+from tests.unit.daemon.harness import ROOT, names_in, wait_until
 
 DIGEST = "ab" * 32
 
@@ -445,31 +445,27 @@ class TestStart:
 
     def test_what_is_given_and_taken(self, monkeypatch: pytest.MonkeyPatch) -> None:
         pid, reaper, given = self.spawn(monkeypatch, 0, 0)
-        assert given[:-1] == ({b"A": b"b"}, (3, 4, 5), b"/", None, False, 7, 100)
+        assert given[:-2] == ({b"A": b"b"}, (3, 4, 5), b"/", None, False, 7, 100)
+        assert given[-1] is False
         assert reaper._watched[pid][1] == 123
 
     @pytest.mark.parametrize(
-        ("stage", "number", "seen"),
-        [
-            (0, errno.ENOENT, errno.ENOENT),
-            (2, errno.EINVAL, errno.EPERM),
-            (3, errno.EPERM, errno.EIO),
-        ],
+        ("stage", "kind"), [(1, DirectoryError), (2, UserError), (3, StageError), (4, StageError)]
     )
-    def test_failures(
-        self, monkeypatch: pytest.MonkeyPatch, stage: int, number: int, seen: int
+    def test_what_fails_before_the_program(
+        self, monkeypatch: pytest.MonkeyPatch, stage: int, kind: type[StageError]
     ) -> None:
-        with pytest.raises(OSError, match=r"\[Errno") as caught:
-            self.spawn(monkeypatch, stage, number)
-        assert caught.value.errno == seen
+        with pytest.raises(StageError) as caught:
+            self.spawn(monkeypatch, stage, errno.EACCES)
+        assert type(caught.value) is kind
+        assert isinstance(caught.value.reason, PermissionError)
 
-    def test_a_directory_that_cannot_be_entered(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        with pytest.raises(DirectoryError) as caught:
-            self.spawn(monkeypatch, 1, errno.EACCES)
-        assert isinstance(caught.value.__cause__, PermissionError)
+    def test_a_program_that_cannot_be_started(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(FileNotFoundError):
+            self.spawn(monkeypatch, 0, errno.ENOENT)
 
 
-def explained(error: OSError | DirectoryError, user: users.User | None = None) -> Exception:
+def explained(error: OSError | StageError, user: users.User | None = None) -> Exception:
     """What a failure to start becomes."""
     return launch.explain(error, Program((b"prog",), (b"/nowhere/prog",), b"/cwd", {}, user))
 
@@ -485,16 +481,24 @@ def test_reasons_for_not_starting() -> None:
         (errno.ENOTDIR, 127, "not_found"),
         (errno.EACCES, 126, "not_executable"),
         (errno.ENOEXEC, 126, "not_executable"),
-        (errno.EAGAIN, 126, None),
-        (errno.ENOMEM, 126, None),
+        (errno.EAGAIN, 126, "no_room"),
+        (errno.ENOMEM, 126, "no_room"),
+        (errno.E2BIG, 126, "arguments_too_long"),
+        (errno.ETXTBSY, 126, "busy"),
+        (errno.EIO, 126, "not_executable"),
+        (errno.EPERM, 126, "not_executable"),
+        (errno.ENAMETOOLONG, 126, "not_executable"),
+        (errno.ELIBBAD, 126, "not_executable"),
     ):
         found = explained(os_error(number))
         assert isinstance(found, StartFailedError)
         assert (found.exit_code, found.reason) == (code, reason)
-    assert isinstance(explained(os_error(errno.EIO)), InternalError)
-    assert isinstance(explained(DirectoryError()), PathDeniedError)
+    refused = os_error(errno.EPERM)
+    assert isinstance(explained(StageError(refused)), InternalError)
+    assert isinstance(explained(DirectoryError(refused)), PathDeniedError)
     user = users.User("ann", 1, 1, (1,), "/", "")
-    assert isinstance(explained(os_error(errno.EPERM), user), UserUnsupportedError)
+    assert isinstance(explained(UserError(refused), user), UserUnsupportedError)
+    assert isinstance(explained(refused, user), StartFailedError)
 
 
 def test_a_relative_program_is_looked_for_where_it_would_run(
@@ -513,6 +517,15 @@ def test_an_errno_that_nobody_foresaw_is_still_the_paths() -> None:
     assert (found.detail, found.facts) == ("/x: Stale file handle", {"errno": "ESTALE"})
     assert files.translate(OSError(4711, "odd"), b"/x").facts == {"errno": "4711"}
     assert files.translate(OSError("no number"), b"/x").facts == {"errno": "0"}
+
+
+@pytest.mark.parametrize("number", sorted({*files.ERRORS, *kernel.NO_ROOM}))
+def test_each_errno_is_told_and_documented(number: int) -> None:
+    found = files.translate(os_error(number), b"/x")
+    name = errno.errorcode[number]
+    assert found.facts == {"errno": name}
+    rows = (ROOT / "docs" / "api.md").read_text().splitlines()
+    assert any(row.startswith(f"| `{found.reason}`") and f"`{name}`" in row for row in rows)
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])

@@ -105,7 +105,7 @@ def test_a_request_as_the_server_gets_it(daemon, serve) -> None:
         says(whole(b"hi", b"X-Own: 1", b"Connection: x-mine", b"X-Mine: 2", b"Sandman-Port: 9"))
     )
     answer = daemon.client.get(
-        f"/v1/ports/{server.port}/a%2Fb/../c?q=%20&r",
+        f"/v1/ports/{server.port}/a%2Fb/../c%ff%00?q=%20&r&%ff=%FE",
         headers={"X-A": "1", "Cookie": "a=b", "Proxy-X": "2", "Sandman-Y": "3", "TE": "trailers",
                  "Connection": "x-named", "X-Named": "4", "Upgrade": "h2c"},
     )  # fmt: skip
@@ -117,7 +117,7 @@ def test_a_request_as_the_server_gets_it(daemon, serve) -> None:
     line, *lines = got.decode().split("\r\n")
     headers = dict(text.lower().split(": ", 1) for text in lines)
     assert line.startswith("GET /")
-    assert line.endswith("?q=%20&r HTTP/1.1")
+    assert line.endswith("/c%ff%00?q=%20&r&%ff=%FE HTTP/1.1")
     assert headers["host"] == f"localhost:{server.port}"
     assert headers["x-forwarded-prefix"] == f"/v1/ports/{server.port}"
     assert headers["connection"] == "close"

@@ -247,8 +247,9 @@ def test_bad_sessions_name_the_field(daemon: Daemon, body: dict, field: str) -> 
 def test_a_key_closes_the_session_that_was_started_with_it_and_no_other(daemon: Daemon) -> None:
     with Shell(daemon, shell="sh", key="mine") as one:
         path = f"/v1/sessions/{one.name}"
-        for other in ("?key=yours", "?key="):
-            assert daemon.client.delete(path + other).status_code == 204
+        assert daemon.client.delete(f"{path}?key=yours").status_code == 204
+        for none in ("?key=", "?kye=mine"):
+            assert problem(daemon.client.delete(path + none))["reason"] == "bad_request"
         assert one.told().state == "idle"
         assert daemon.client.delete(f"{path}?key=mine").status_code == 204
         assert daemon.client.get(path).status_code == 404

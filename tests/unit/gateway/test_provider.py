@@ -73,6 +73,7 @@ async def test_a_claim_is_one_write_after_which_the_pod_says_whose_it_is():
             names.STATE_LEASED, "acme", "r1", "k", "c1", TASK,
         )  # fmt: skip
         assert server.writes == [("PATCH", "pods", "p1")]
+        assert provider.claim_writes == {"swap": 1}
         kept = server.named("pods", "p1")
         assert "ownerReferences" not in kept["metadata"]
         assert annotation(kept, names.ANNOTATION_LEASE) == {"expires_at": 2000.0}

@@ -13,6 +13,7 @@ from gateway import reserving, steps
 from gateway.config import Settings
 from gateway.fulfilment import LOOKS_APART_S
 from gateway.model import DEFAULT_SHARE, Ending, Tier
+from gateway.provider import Seen
 from gateway.release import Releaser
 from gateway.reservations import LOOK_EVERY_S, READ_EVERY_S, Reservations
 from gateway.reserving import Reservation
@@ -208,6 +209,44 @@ async def test_one_that_dies_before_it_is_used_is_made_anew(autojump_clock):
         cluster.end(uid, Ending("oom", "killed"))
         await trio.sleep(3.0)
         assert told(bed, made) == ("ready", 3, 0)
+
+
+async def test_one_that_is_being_handed_over_at_the_end_is_a_sandbox(autojump_clock):
+    cluster = FakeCluster()
+    placeholders(cluster, 2)
+    async with reserving_over(cluster) as bed, trio.open_nursery() as nursery:
+        made = await bed.all.create(asked(count=2), None)
+        await trio.sleep(3.0)
+        cluster.delay_before = 2.0
+        nursery.start_soon(bed.pool.allocate, "acme", want(prepare=STEPS), None)
+        await trio.sleep(1.0)
+        await bed.all.delete("acme", made.id)
+        await trio.sleep(5.0)
+        [box] = cluster.pods.values()
+        assert box.state == names.STATE_LEASED
+
+
+async def test_a_late_sighting_of_what_was_only_reserved_costs_nothing(autojump_clock):
+    cluster = FakeCluster()
+    placeholders(cluster, 1)
+    async with reserving_over(cluster) as bed:
+        made = await bed.all.create(asked(count=1), None)
+        real, before = cluster.mark_prepared, []
+
+        async def mark(instance, what, boot_id):
+            before.append(cluster.pods[instance.uid])
+            # The watch tells of it only after what came in between.
+            send, cluster.send = cluster.send, trio.open_memory_channel(10)[0]
+            ready = await real(instance, what, boot_id)
+            cluster.send = send
+            return ready
+
+        cluster.mark_prepared = mark
+        await trio.sleep(1.0)
+        bed.pool._roster.apply(Seen(before[0]))
+        await trio.sleep(3 * LOOK_EVERY_S)
+        assert told(bed, made) == ("ready", 1, 0)
+        assert (await bed.pool.allocate("acme", want(prepare=STEPS), None)).instance.tier == "warm"
 
 
 async def test_the_same_key_is_the_same_reservation(autojump_clock):

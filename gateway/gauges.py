@@ -1,0 +1,166 @@
+"""Metrics that are read from the state when somebody asks, and not kept beside it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, TypeVar
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from sandman import names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from prometheus_client.core import Metric
+
+    from gateway.model import Instance
+    from gateway.roster import Roster
+
+Labels = TypeVar("Labels", bound=tuple[str, ...])
+
+TENANTS_MAX = 50
+"""Tenants with series of their own: those that wait most; the others are summed up as `OTHER`. A page
+of a dashboard shows fewer."""
+OTHER = "(other)"
+"""No tenant's name: a label's value begins with a letter or digit."""
+
+
+class State:
+    """Pods, pools and requests, from the roster."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+
+    def collect(self) -> Iterator[Metric]:
+        """Prometheus asks."""
+        now = self._roster.allocation.statistics()
+        yield _family(
+            "sandman_requests",
+            "Allocations that are not done, by what they wait for.",
+            ["state"],
+            {("waiting",): now.waiting, ("claiming",): now.claiming, ("cold",): now.cold},
+        )
+        pods = self._roster.registry.all()
+        states = Counter((one.pool, "ended" if one.ending else one.state) for one in pods)
+        yield _family("sandman_pods", "Pods, by pool and state.", ["pool", "state"], states)
+        yield _gauge("sandman_free_vetted", "Placeholders that may be claimed.", now.free)
+        yield from self._pools(pods)
+
+    def _pools(self, pods: Iterable[Instance]) -> Iterator[Metric]:
+        roster = self._roster
+        vetted = roster.allocation.free()
+        free: Counter[str] = Counter()
+        held: Counter[str] = Counter()
+        for one in pods:
+            free[one.pool] += one.state == names.STATE_FREE and one.ending is None
+            held[one.pool] += one.uid in roster.held
+        for name, text, counts in (
+            ("sandman_pool_free", "Placeholders, running or not yet, by pool.", free),
+            ("sandman_pool_vetted", "Placeholders that may be claimed, by pool.", vetted),
+            ("sandman_pool_held", "Placeholders that wait to be let start, by pool.", held),
+        ):
+            yield _family(name, text, ["pool"], {(pool,): counts[pool] for pool in roster.pools})
+        wanted = {(pool,): spec.wanted for pool, spec in roster.pools.items()}
+        yield _family("sandman_pool_wanted", "Free placeholders wanted, by pool.", ["pool"], wanted)
+
+
+class Outcomes:
+    """What became of allocations."""
+
+    def __init__(self, counts: Mapping[tuple[str, str, str], int]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        """Prometheus asks."""
+        yield _counter(
+            "sandman_allocations",
+            "Allocations that are over, by pool, tier and outcome.",
+            ["pool", "tier", "outcome"],
+            self._counts,
+        )
+
+
+class Writes:
+    """Writes to the API server."""
+
+    def __init__(
+        self, writes: Mapping[tuple[str, str, str], int], claim_writes: Mapping[str, int]
+    ) -> None:
+        self._writes = writes
+        self._claim_writes = claim_writes
+
+    def collect(self) -> Iterator[Metric]:
+        """Prometheus asks."""
+        yield _counter(
+            "sandman_api_writes",
+            "Writes to the API server, by verb, resource and status.",
+            ["verb", "resource", "status"],
+            self._writes,
+        )
+        yield _counter(
+            "sandman_claim_writes",
+            "Writes to the API server that callers wait for, by tier.",
+            ["tier"],
+            {(tier,): count for tier, count in self._claim_writes.items()},
+        )
+
+
+class Queue:
+    """Who waits.
+
+    Args:
+        waiting: tenant and seconds so far of each request that waits.
+    """
+
+    def __init__(self, waiting: Callable[[], Iterable[tuple[str, float]]]) -> None:
+        self._waiting = waiting
+
+    def collect(self) -> Iterator[Metric]:
+        """Prometheus asks."""
+        lengths, ages = summed(self._waiting())
+        yield _family(
+            "sandman_queue_length",
+            "Requests that wait for a sandbox, by tenant.",
+            ["tenant"],
+            {(tenant,): count for tenant, count in lengths.items()},
+        )
+        yield _family(
+            "sandman_queue_age_seconds",
+            "Age of the oldest request that waits, by tenant.",
+            ["tenant"],
+            {(tenant,): age for tenant, age in ages.items()},
+        )
+
+
+def summed(waiting: Iterable[tuple[str, float]]) -> tuple[dict[str, int], dict[str, float]]:
+    """Requests and the oldest one's age by tenant, of TENANTS_MAX tenants; the rest as `OTHER`."""
+    ages: dict[str, list[float]] = {}
+    for tenant, age in waiting:
+        ages.setdefault(tenant, []).append(age)
+    most = sorted(ages, key=lambda tenant: (-len(ages[tenant]), tenant))
+    for tenant in most[TENANTS_MAX:]:
+        ages.setdefault(OTHER, []).extend(ages.pop(tenant))
+    return {t: len(a) for t, a in ages.items()}, {t: max(a) for t, a in ages.items()}
+
+
+def _family(
+    name: str, text: str, labels: list[str], values: Mapping[Labels, float]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for key, value in sorted(values.items()):
+        family.add_metric(key, value)
+    return family
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _counter(
+    name: str, text: str, labels: list[str], values: Mapping[Labels, float]
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for key, value in sorted(values.items()):
+        family.add_metric(key, value)
+    return family
