@@ -63,6 +63,11 @@ class Command:
         self._is_marked = self._is_marked or terminal.mark(self.mark)
 
     @property
+    def lost(self) -> bytes:
+        """What the shell writes when the command has cut it off."""
+        return script.lost(self.token)
+
+    @property
     def next_at(self) -> float:
         """When to look after its mark."""
         return self.late_at if self._is_marked else time.monotonic() + _AGAIN_S

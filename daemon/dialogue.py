@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 ASIDE_BYTES = 64 * 1024
 """Of what comes beside commands; a job in the background that writes more has a log of its own."""
+_LEAST_BYTES = 1024
+"""Kept of an output, whatever its limit: the shell's own last word is in it, see `script`."""
 _CHUNK_BYTES = 64 * 1024
 _ROUNDS = 16
 """Of reading what is there already: others may write as fast as we read. The poll tells of the rest."""
@@ -97,7 +99,7 @@ class Dialogue:
         self.settle()
         if self._log is not None:
             self._aside.append(self._log.kept)
-        self._log = OutputLog(spec.output_limit)
+        self._log = _log(spec)
         self._mark = b""
         self._watch(spec)
         self._terminal.reset()
@@ -105,7 +107,7 @@ class Dialogue:
     def resume(self, spec: TurnSpec) -> bytes:
         """Somebody else waits for the command; what came since the last answer, to be taken anew."""
         self.settle()
-        old, self._log = self._log, OutputLog(spec.output_limit)
+        old, self._log = self._log, _log(spec)
         self._watch(spec)
         if old is None:
             return b""
@@ -143,7 +145,7 @@ class Dialogue:
     def result(self, turn: Turn, *, runs: bool) -> SessionResult:
         """What the turn is told of output; it is told once. `runs`: there may be more."""
         log = self._log or OutputLog(0)
-        self._log = OutputLog(turn.spec.output_limit) if runs else None
+        self._log = _log(turn.spec) if runs else None
         self._expect = ()
         self._look()
         self._note()
@@ -157,12 +159,27 @@ class Dialogue:
             notices=aside.kept,
         )
 
+    def cut_out(self, text: bytes) -> bool:
+        """Whether this is in the output, which it leaves then: it is none of the command's."""
+        log = self._log
+        kept = b"" if log is None else log.kept
+        if log is None or text not in kept:
+            return False
+        self._log = OutputLog(len(kept))
+        self._log.append(kept.replace(text, b"", 1))
+        self._log.total = log.total - len(text)
+        return True
+
     def close(self) -> None:
         """Give back all descriptors."""
         self._lines.close()
         self._terminal.close()
         os.close(self._control)
         os.close(self._remarks)
+
+
+def _log(spec: TurnSpec) -> OutputLog:
+    return OutputLog(max(spec.output_limit, _LEAST_BYTES))
 
 
 def _read(fd: int) -> bytes | None:

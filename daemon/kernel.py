@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 
 NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS})
 """What runs in the sandbox has it all just now; it may pass."""
+_PAGES_OF_ONE_STRING = 32
+_MOST_STRINGS = 6 * 1024 * 1024
+_LEAST_STRINGS = 128 * 1024
+POINTER_BYTES = 8
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -22,6 +27,18 @@ def name_of(error: OSError) -> dict[str, object]:
     """The kernel's name for its refusal, as facts of an error of ours."""
     number = error.errno or 0
     return {"errno": errno.errorcode.get(number, str(number))}
+
+
+def most_of_one_string() -> int:
+    """Bytes of one argument, or of one variable with its name, that Linux takes: MAX_ARG_STRLEN without the end."""
+    return _PAGES_OF_ONE_STRING * os.sysconf("SC_PAGE_SIZE") - 1
+
+
+def most_of_all_strings() -> int:
+    """Bytes of all arguments and variables together, each with its end and a pointer: see execve(2)."""
+    stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    most = _MOST_STRINGS if stack == resource.RLIM_INFINITY else min(stack // 4, _MOST_STRINGS)
+    return max(most, _LEAST_STRINGS)
 
 
 def prctl(option: int, value: int) -> bool:

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 _PLACES = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHELLS = (b"bash", b"sh")
-_PAGES_OF_ONE = 32
-"""Of memory, that Linux takes as one argument or variable with its end: MAX_ARG_STRLEN."""
 _SHOWN = 200
 """Characters of a name in a message: it may be as long as a request."""
 
@@ -109,7 +107,8 @@ def _directory(path: bytes, user: users.User | None) -> bytes:
             raise _no_directory(error, path) from None
         return path  # root without its capabilities may see less than who it becomes
     if not stat.S_ISDIR(mode):
-        raise NotADirectoryPathError(f"not a directory: {os.fsdecode(path)}", field="cwd")
+        text = f"not a directory: {os.fsdecode(path)}"
+        raise NotADirectoryPathError(text, field="cwd", facts={"errno": "ENOTDIR"})
     return path
 
 
@@ -244,7 +243,7 @@ def shown(text: str) -> str:
 
 def what_is_too_long(program: Program) -> str:
     """Which of the arguments and variables the kernel does not take (execve(2), E2BIG)."""
-    most = _PAGES_OF_ONE * os.sysconf("SC_PAGE_SIZE") - 1
+    most = kernel.most_of_one_string()
     advice = f"Linux takes {most} bytes in one: give more as stdin or in a file"
     for index, text in enumerate(program.argv):
         if len(text) > most:

@@ -10,6 +10,9 @@ prompts and words on jobs, goes elsewhere. On the socket it reports with a token
   forget what they have read when they are interrupted;
 - `end` and the exit code, when the command came to its end;
 - `back` and the exit code, from the next line: the shell is at its prompt again.
+
+A command may close all descriptors, also those in which the shell keeps its own meanwhile. Then it can read no
+further line: it says `lost` where it still can, on the terminal, and goes.
 """
 
 # ruff: noqa: PTH119
@@ -20,7 +23,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-BEGIN, END, BACK = "begin", "end", "back"
+BEGIN, END, BACK, LOST = "begin", "end", "back", "lost"
 SHELL_VARIABLES = (("TERM", "dumb"), ("PS1", ""), ("PS2", ""))
 NO_PAGER = (("PAGER", "cat"), ("GIT_PAGER", "cat"), ("MANPAGER", "cat"))
 """A pager waits for a person's keys; a caller may set others."""
@@ -28,6 +31,13 @@ _LINE_BYTES = 64 * 1024
 """Of a line that does not end. A command can write to the shell's socket, too; ours are of some 30 bytes."""
 _STATUS_DIGITS = 3
 """An exit code has no more."""
+
+_UNSEEN = ">/dev/null 2>&1"
+"""Of all that is ours and not the command's: a trap or a trace would tell of it."""
+CUT_OFF = 129
+"""The exit code of a shell that was cut off: as of a hang-up, by which a shell loses its terminal."""
+_GO = f"\\command exit {CUT_OFF};"
+"""Said twice: bash stays the first time if jobs are suspended."""
 
 _PREPARE = (
     "PS1= PS2=; "
@@ -92,21 +102,28 @@ def command(token: str, text: bytes, status: int, terminal: str, *, typed: bool)
     quoted = b"'" + text.replace(b"'", b"'\\''") + b"'"
     before = f"(exit {status}) || " if status else ""
     stdin = terminal if typed else "/dev/null"
-    run = b"%b\\command eval %b <%b >%b 2>&1" % (
+    run = b"{ %b\\command eval %b <%b >%b 2>&1; } %b" % (
         before.encode(),
         quoted,
         stdin.encode(),
         terminal.encode(),
+        _UNSEEN.encode(),
     )
-    end = f"{{ \\command echo {token} {END} $? >&0; PS1= PS2=; }} 2>/dev/null"
-    begin = f"{{ \\command echo {token} {BEGIN} >&0; }} 2>/dev/null"
+    lost = f"{{ \\command echo {token} {LOST} >{terminal}; {_GO} {_GO} }}"
+    end = f"{{ \\command echo {token} {END} $? >&0 || {lost}; PS1= PS2=; }} {_UNSEEN}"
+    begin = f"{{ \\command echo {token} {BEGIN} >&0; }} {_UNSEEN}"
     return b"%b; %b; %b\n" % (begin.encode(), run, end.encode())
+
+
+def lost(token: str) -> bytes:
+    """What the shell writes behind a command's output when it can say nothing on its socket any more."""
+    return f"{token} {LOST}\n".encode()
 
 
 def back(token: str) -> bytes:
     """The line after it."""
     # After an open quote within `eval` bash takes the next word for none of its own, were it `{`.
-    return f"\n{{ \\command echo {token} {BACK} $? >&0; }} 2>/dev/null\n".encode()
+    return f"\n{{ \\command echo {token} {BACK} $? >&0; }} {_UNSEEN}\n".encode()
 
 
 def reports(buffer: bytearray) -> list[Report]:

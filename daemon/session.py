@@ -20,7 +20,7 @@ from daemon.command import Command
 from daemon.dialogue import Dialogue
 from daemon.interrupt import Interrupt
 from daemon.stop import Stop, end_survivors, kill_now, send
-from daemon.turns import Book, Turn
+from daemon.turns import Book, Turn, ended
 from sandman.errors import ConflictError, InternalError, SandmanError
 from sandman.sessions import (
     ENDED,
@@ -59,6 +59,8 @@ class Session:
         self.process = process
         self.exit_code: int | None = None
         self.is_over = False
+        self.is_cut_off = False
+        """Its shell went since a command had closed the descriptors by which it is spoken to."""
         self._close_asked = False
         """Unlike the process's `stop_asked` never taken back: its jobs shall go also where it went by itself."""
         self._others = others
@@ -128,11 +130,7 @@ class Session:
         self.process.close()
 
     def _ended(self) -> ConflictError:
-        code = self.exit_code
-        return ConflictError(
-            f"session {self.name} has ended with exit code {code}: start it anew",
-            facts={"state": ENDED, "exit_code": code},
-        )
+        return ended(self.name, self.exit_code, is_cut_off=self.is_cut_off)
 
     # --- the thread ---
 
@@ -281,7 +279,10 @@ class Session:
         if turn is None:
             return
         result = self._dialogue.result(turn, runs=self._command is not None)._replace(
-            state=self.state, timed_out=turn.timed_out, expected=expected
+            state=self.state,
+            timed_out=turn.timed_out,
+            expected=expected,
+            cut_off=self.is_cut_off,
         )
         if command is not None:
             result = result._replace(exit_code=command.status, interrupted=command.interrupted)
@@ -382,6 +383,8 @@ class Session:
 
     def _over(self, command: Command | None) -> None:
         """Nothing changes any more; whoever waits is told."""
+        if command is not None and self._dialogue.cut_out(command.lost):
+            self.is_cut_off = True
         with self._lock:
             self.exit_code = self._code()
             self.is_over = True

@@ -60,6 +60,7 @@ class Shell:
             started_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started_at)),
             command_id=self.session.command_id,
             exit_code=self.session.exit_code,
+            cut_off=self.session.is_cut_off,
         )
 
 

@@ -10,9 +10,9 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from daemon import users
+from daemon import kernel, users
 from sandman import wire
-from sandman.errors import ConflictError
+from sandman.errors import BadRequestError, ConflictError
 from sandman.version import __version__
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Sandbox:
         Raises:
             ConflictError: claimed by another, or meant for the start after this one.
             UserUnsupportedError: its user is not known here.
+        BadRequestError: no command could be started with its variables.
         """
         if claim.previous_boot_id == self.boot_id:
             raise ConflictError(
@@ -53,6 +54,7 @@ class Sandbox:
                 raise ConflictError("the sandbox is claimed by another claim")
 
     def _take(self, claim: wire.Claim) -> None:
+        _check_environment(self.environment, claim.env)
         if claim.user is not None:
             self.user = users.find(claim.user)
             self.environment.update(login_environment(self.user))
@@ -78,6 +80,25 @@ class Sandbox:
             gid=user.gid if user else os.getegid(),
             running=running,
         )
+
+
+def _check_environment(own: Mapping[bytes, bytes], given: tuple[tuple[str, str], ...]) -> None:
+    """Whether commands can be started with it: a sandbox in which none can is of no use.
+
+    Raises:
+        BadRequestError: a variable is too long, or all are together.
+    """
+    most = kernel.most_of_one_string()
+    variables = dict(own)
+    for name, value in given:
+        variables[encode(name)] = encode(value)
+        if len(encode(name)) + len(encode(value)) + 1 > most:
+            text = f"{name[:200]} has more than the {most} bytes that Linux takes in a variable"
+            raise BadRequestError(text, field=f"env.{name[:200]}")
+    size = sum(len(k) + len(v) + 2 + kernel.POINTER_BYTES for k, v in variables.items())
+    if size > kernel.most_of_all_strings():
+        text = f"the variables have {size} bytes, more than Linux takes for a command's start"
+        raise BadRequestError(text, field="env")
 
 
 def login_environment(user: users.User) -> dict[bytes, bytes]:

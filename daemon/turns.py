@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from daemon.exchange import CallerGoneError
 from sandman.errors import ConflictError
-from sandman.sessions import RUNNING, SessionResult
+from sandman.sessions import ENDED, RUNNING, SessionResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +26,18 @@ MAX_TURNS = 1024
 MAX_KEPT_BYTES = 4 * 1024 * 1024
 """Output in answers that were given, the oldest dropped first; the last one is kept however long."""
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+
+
+def ended(name: str, code: int | None, *, is_cut_off: bool) -> ConflictError:
+    """What is told of a session, that something is asked of, and that has ended with this exit code."""
+    facts: dict[str, object] = {"state": ENDED, "exit_code": code}
+    why = ""
+    if is_cut_off:
+        facts["cut_off"] = True
+        why = " (a command closed the shell's own descriptors)"
+    return ConflictError(
+        f"session {name} has ended with exit code {code}{why}: start it anew", facts=facts
+    )
 
 
 class Turn:

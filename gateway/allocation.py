@@ -237,6 +237,8 @@ class Allocation:
     def _choose(self, ticket: Ticket) -> Slot | None:
         """The best slot: one that was prepared for this, then one of the same image, then any whose image may
         be changed."""
+        if ticket.is_fresh:
+            return None
         ready = self._first(self._prepared.get((ticket.pool, ticket.prepared), OrderedDict()))
         if ready is not None:
             return ready

@@ -86,6 +86,8 @@ class Ticket:
     weight: float = 1.0
     prepared: str = ""
     """The prepared placeholders that serve it (`steps.prepared_hash`); empty: none does."""
+    is_fresh: bool = False
+    """Whether only a new pod will do: placeholders were tried."""
 
 
 Line = OrderedDict[int, Ticket]

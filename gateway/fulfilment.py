@@ -18,6 +18,7 @@ from gateway.daemons import NotListeningError, claim_of
 from gateway.model import DEFAULT_SHARE, Assignment, Ending, Ready, Share, Timings
 from gateway.preparation import Preparation, check_boot
 from gateway.provider import ClaimLostError, RefusedError
+from gateway.resizing import Resizing
 from sandman.errors import (
     BadRequestError,
     DeletedError,
@@ -35,12 +36,12 @@ if TYPE_CHECKING:
     from gateway.config import Settings
     from gateway.daemons import Daemons
     from gateway.fairness import Ticket
-    from gateway.model import Instance, PoolSpec, SandboxRequest
+    from gateway.model import Amounts, Instance, PoolSpec, SandboxRequest
     from gateway.provider import Provider
     from gateway.roster import Roster
     from sandman import wire
 
-    Greeting = Callable[[Instance, wire.Claim], Awaitable[wire.Info]]
+    Greeting = Callable[[Instance, wire.Claim], Awaitable[wire.Info]] | None
 
 log = structlog.get_logger()
 
@@ -119,6 +120,7 @@ class Fulfilment:
         self.preparation = Preparation(daemons, roster, settings)
         self.spent: Callable[[Ticket], None] = roster.allocation.done
         """Told of an order whose pod is taken for good, though it is yet to be prepared: others may go on."""
+        self.resizing = Resizing(provider, roster)
         self._unsettled: list[_Taken] = []
         self.in_hand: set[str | None] = set()
         """Claims that are being carried out: their pods are known, and nobody's yet."""
@@ -146,12 +148,7 @@ class Fulfilment:
             instance = await self._take(taken, placeholder, assignment)
             claimed = trio.current_time()
             self._roster.taken(instance, uid_was_known=order.slot is not None)
-            claim = self.handshake(
-                assignment.claim_id,
-                assignment.previous_boot_id,
-                assignment.expires_at,
-                want.request,
-            )
+            claim = self.handshake(assignment, want.request)
             info = await self._make_ready(order, instance, claim, want)
         except ClaimLostError:
             raise
@@ -175,11 +172,11 @@ class Fulfilment:
         self, order: Order, instance: Instance, claim: wire.Claim, want: Want
     ) -> wire.Info:
         """Prepared before its daemon is claimed: one that is was prepared to the end, whoever asks."""
-        boot_id = None
+        boot_id, asked = None, want.request.resources
         if order.slot is not None and order.slot.prepared:
             boot_id = self._roster.boot_id(instance.uid)
         elif want.reservation is not None or want.request.prepare:
-            info = await self.wait_ready(instance, claim, self.preparation.meet)
+            info = await self.ready(instance, claim, asked, self.preparation.meet)
             self.spent(order.ticket)
             now = self._roster.registry.get(instance.uid) or instance
             await self.preparation.run(now, info.boot_id, want.request.prepare)
@@ -187,30 +184,36 @@ class Fulfilment:
                 now = await self._provider.mark_prepared(now, want.prepared, info.boot_id)
                 self._roster.prepared(now)
                 return info
-        info = await self.wait_ready(instance, claim)
+            return await self.wait_ready(instance, claim)
+        info = await self.ready(instance, claim, asked)
         check_boot(info, boot_id)
         return info
 
-    def handshake(
-        self,
-        claim_id: str,
-        previous_boot_id: str | None,
-        expires_at: float | None,
-        request: SandboxRequest,
-    ) -> wire.Claim:
+    def handshake(self, taken: Assignment | Instance, request: SandboxRequest) -> wire.Claim:
         """What the daemon is told; its lease is as long as the sandbox's has yet to run, counted from
         when it hears of it, so never shorter."""
-        left_s = None if expires_at is None else expires_at - self._wall()
-        return claim_of(
-            claim_id,
-            previous_boot_id,
-            request,
-            left_s=left_s,
-            grace_s=self._settings.outage_grace_s,
-        )
+        left_s = None if taken.expires_at is None else taken.expires_at - self._wall()
+        grace_s = self._settings.outage_grace_s
+        names = taken.claim_id or "", taken.previous_boot_id
+        return claim_of(*names, request, left_s=left_s, grace_s=grace_s)
+
+    async def ready(
+        self, instance: Instance, claim: wire.Claim, asked: Amounts, greet: Greeting = None
+    ) -> wire.Info:
+        """As `wait_ready`, with the resources that were asked for.
+
+        Raises:
+            NotResizedError: it does not get them.
+            SandmanError: why it will not become ready.
+        """
+        wanted = await self.resizing.begin(instance, asked)
+        info = await self.wait_ready(instance, claim, greet)
+        if wanted is not None:
+            await self.resizing.finish(instance, wanted)
+        return info
 
     async def wait_ready(
-        self, instance: Instance, claim: wire.Claim, greet: Greeting | None = None
+        self, instance: Instance, claim: wire.Claim, greet: Greeting = None
     ) -> wire.Info:
         """Dial the daemon until it accepts the claim, or until the pod's news say that it never will.
 
@@ -223,7 +226,7 @@ class Fulfilment:
             SandmanError: why it will not become ready.
         """
         with trio.move_on_after(self._settings.image_s + self._settings.handshake_s):
-            return await self._dial(instance, claim, greet or self._daemons.claim)
+            return await self._dial(instance, claim, greet)
         raise self._too_late(instance)
 
     # --- taking ---
@@ -255,6 +258,7 @@ class Fulfilment:
             run=want.request.run,
             key=want.key,
             reservation=want.reservation,
+            resources=want.request.resources,
         )
 
     def _placeholder(self, order: Order) -> Instance | None:
@@ -348,7 +352,7 @@ class Fulfilment:
             await self._check(uid, instance)
             if instance.address is not None:
                 try:
-                    return await greet(instance, claim)
+                    return await (greet or self._daemons.claim)(instance, claim)
                 except BadRequestError as error:
                     if error.field != "lease" or claim.lease is None:
                         raise

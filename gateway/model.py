@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.steps import NO_STEPS
 from sandman import errors, names
@@ -57,6 +57,31 @@ class Share:
 DEFAULT_SHARE = Share()
 
 
+class Amounts(NamedTuple):
+    """So much cpu and memory; None where nothing is said of it."""
+
+    cpu: int | None = None
+    """Millicores."""
+    memory: int | None = None
+    """Bytes."""
+
+
+NO_AMOUNTS = Amounts()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bounds:
+    """A container's cpu and memory."""
+
+    requests: Amounts = NO_AMOUNTS
+    """What the scheduler sets aside for it."""
+    limits: Amounts = NO_AMOUNTS
+    """The most that it may use."""
+
+
+NO_BOUNDS = Bounds()
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Principal:
     """Who calls. `sandbox` and `boot_id` are set when the token is that of one sandbox."""
@@ -84,6 +109,10 @@ class SandboxRequest:
     purpose: Purpose = Purpose.TRAIN
     prepare: Steps = NO_STEPS
     """What is done in it before it is handed over."""
+    resources: Amounts = NO_AMOUNTS
+    node_class: str | None = None
+    names_pool: bool = True
+    """Whether the caller named the pool; else the gateway chooses one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -137,6 +166,12 @@ class Instance:
     started_at: float | None = None
     expires_at: float | None = None
     request: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    bounds: Bounds = NO_BOUNDS
+    """What its container shall have."""
+    actual: Bounds | None = None
+    """What it has, as its kubelet says; None while it has said nothing."""
+    resize: str = ""
+    """What the kubelet says of a resize that is not done: `Deferred`, `Infeasible`, `Error`, `InProgress`."""
     hold: int | None = None
     """Place of our gate among the pod's scheduling gates; None: nothing of ours holds it."""
     running: bool = False
@@ -179,6 +214,9 @@ class Assignment:
         """What the pod is from then on."""
         return names.STATE_LEASED if self.reservation is None else names.STATE_RESERVED
 
+    resources: Amounts = NO_AMOUNTS
+    """Of a new pod: what was asked for."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PoolSpec:
@@ -202,6 +240,14 @@ class PoolSpec:
     """Egress profile."""
     prepare: Steps = NO_STEPS
     """For each sandbox whose request has no steps of its own."""
+    bounds: Bounds = NO_BOUNDS
+    """What the template gives the sandbox's container."""
+    resize: bool = False
+    """Whether a sandbox may be given other resources in place."""
+    node_class: str | None = None
+    """Class of the nodes that its pods are on."""
+    choose: bool = False
+    """Whether it may be chosen for a request that names no pool."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

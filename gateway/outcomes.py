@@ -26,7 +26,9 @@ NONE = "none"
 class Outcome:
     """One allocation that is not over."""
 
-    def __init__(self) -> None:
+    def __init__(self, pool: str) -> None:
+        self.pool = pool
+        """Of those that there are."""
         self.ready: Ready | None = None
 
     def made(self, ready: Ready) -> Ready:
@@ -50,18 +52,17 @@ class Outcomes:
             pool: as the caller asked for it.
             known: pools that there are.
         """
-        outcome = Outcome()
-        asked = pool if pool in known else NONE
+        outcome = Outcome(pool if pool in known else NONE)
         try:
             yield outcome
         except SandmanError as error:
-            self.counts[asked, NONE, error.reason] += 1
+            self.counts[outcome.pool, NONE, error.reason] += 1
             raise
         except Exception:
-            self.counts[asked, NONE, InternalError.reason] += 1
+            self.counts[outcome.pool, NONE, InternalError.reason] += 1
             raise
         except BaseException:
-            self.counts[asked, NONE, CANCELLED] += 1
+            self.counts[outcome.pool, NONE, CANCELLED] += 1
             raise
         if outcome.ready is not None:
             one = outcome.ready.instance

@@ -7,6 +7,7 @@ either handed over or deleted, and its place in the queue is given up.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -15,15 +16,15 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from gateway import wanting
+from gateway import choice, sizing, wanting
 from gateway.daemons import NotListeningError
 from gateway.fairness import PLACE_MAX, Ticket
-from gateway.model import DEFAULT_SHARE, Ready, Share, Timings
+from gateway.model import DEFAULT_SHARE, NO_AMOUNTS, Ready, Share, Timings
 from gateway.outcomes import Outcomes
 from gateway.provider import ClaimLostError
+from gateway.resizing import NotResizedError
 from gateway.roster import is_free
 from sandman.errors import (
-    BadRequestError,
     CapacityError,
     ConflictError,
     QuotaError,
@@ -124,14 +125,15 @@ class Pool:
             SandmanError: the image or the pod failed.
         """
         with self.outcomes.of(request.pool, self._roster.pools) as outcome:
-            return outcome.made(await self._allocate_once(tenant, request, key, share))
+            spec = choice.pool_of(request, self._roster.pools)
+            outcome.pool = spec.name
+            return outcome.made(await self._allocate_once(tenant, request, spec, key, share))
 
     async def _allocate_once(
-        self, tenant: str, request: SandboxRequest, key: str | None, share: Share
+        self, tenant: str, request: SandboxRequest, spec: PoolSpec, key: str | None, share: Share
     ) -> Ready:
-        want = self._want(
-            tenant, request, share, key=None if key is None else key_label(tenant, key)
-        )
+        label = None if key is None else key_label(tenant, key)
+        want = wanting.make(spec, tenant, request, share, record(request), key=label)
         if want.key is None:
             return await self._allocate(want)
         async with self._alone(want.key, want.deadline):
@@ -142,24 +144,14 @@ class Pool:
         self, tenant: str, request: SandboxRequest, reservation: str, *, share: Share
     ) -> Ready:
         """A placeholder that is prepared for such requests of this tenant; as `allocate`."""
-        return await self._allocate(self._want(tenant, request, share, reservation=reservation))
+        spec = choice.pool_of(request, self._roster.pools)
+        kept = record(request)
+        want = wanting.make(spec, tenant, request, share, kept, reservation=reservation)
+        return await self._allocate(want)
 
     def has_in_hand(self, claim_id: str | None) -> bool:
         """Whether this claim is being carried out here."""
         return claim_id in self._fulfilment.in_hand
-
-    def _want(
-        self, tenant: str, request: SandboxRequest, share: Share, **marks: str | None
-    ) -> Want:
-        spec = self._spec(request.pool)
-        return wanting.make(spec, tenant, request, share, record(request), **marks)
-
-    def _spec(self, name: str) -> PoolSpec:
-        spec = self._roster.pools.get(name)
-        if spec is None:
-            known = ", ".join(sorted(self._roster.pools)) or "none"
-            raise BadRequestError(f"no pool {name!r}; there are: {known}", field="pool")
-        return spec
 
     async def _allocate(self, want: Want) -> Ready:
         if len(self._waiters) >= self._settings.queue_max:
@@ -208,6 +200,10 @@ class Pool:
                 return await self._fulfilment.carry_out(order, want)
             except ClaimLostError:
                 log.info("claim lost", attempt=attempt, slot=order.slot and order.slot.uid)
+            except NotResizedError as error:
+                # One more placeholder, on another node perhaps; then a pod that has it from the start.
+                is_fresh = error.fresh or attempt > 0
+                waiter.ticket = dataclasses.replace(waiter.ticket, is_fresh=is_fresh)
             finally:
                 waiter.order = None
                 self._allocation.done(waiter.ticket)
@@ -253,9 +249,7 @@ class Pool:
             raise ConflictError(
                 "this Idempotency-Key was used with another request", sandbox=made.id
             )
-        claim = self._fulfilment.handshake(
-            made.claim_id or "", made.previous_boot_id, made.expires_at, want.request
-        )
+        claim = self._fulfilment.handshake(made, want.request)
         with trio.CancelScope(deadline=want.deadline):
             if want.request.prepare and made.prepared != want.prepared:
                 met = await self._fulfilment.wait_ready(
@@ -265,7 +259,11 @@ class Pool:
                     # Whoever began it is gone, and steps are not done twice.
                     await self._fulfilment.give_up(made)
                     return await self._allocate(want)
-            info = await self._fulfilment.wait_ready(made, claim)
+            try:
+                info = await self._fulfilment.ready(made, claim, want.request.resources)
+            except NotResizedError as error:
+                await self._fulfilment.give_up(made)
+                raise CapacityError(f"it could not be resized: {error}", retry_after=1.0) from error
             now = self._roster.registry.get(made.uid) or made
             waited = (trio.current_time() - want.arrived) * 1e3
             return Ready(now, info.boot_id, Timings(0.0, 0.0, waited))
@@ -390,6 +388,10 @@ def record(request: SandboxRequest) -> dict[str, object]:
     }
     if request.prepare:
         kept["prepare_sha256"] = request.prepare.digest
+    if request.resources != NO_AMOUNTS:
+        kept["resources"] = sizing.texts(request.resources)
+    if request.node_class is not None:
+        kept["node_class"] = request.node_class
     whole = json.dumps([kept, request.run, sorted(request.env)], sort_keys=True)
     kept["fingerprint"] = hashlib.sha256(whole.encode()).hexdigest()
     return kept

@@ -20,7 +20,6 @@ from gateway.pool import key_label
 from gateway.reserving import Progress, Reservation, Trouble
 from sandman import names
 from sandman.errors import (
-    BadRequestError,
     ConflictError,
     NotFoundError,
     QuotaError,
@@ -364,15 +363,3 @@ class Reservations:
 def _cancel(held: _Held) -> None:
     for scope in held.working:
         scope.cancel()
-
-
-def check_pool(pools: Iterable[str], name: str) -> None:
-    """Whether there is such a pool.
-
-    Raises:
-        BadRequestError: there is none.
-    """
-    known = sorted(pools)
-    if name not in known:
-        text = f"no pool {name!r}; there are: {', '.join(known) or 'none'}"
-        raise BadRequestError(text, field="pool")

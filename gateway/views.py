@@ -6,7 +6,7 @@ import dataclasses
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from gateway import reserving
+from gateway import reserving, sizing
 from gateway.model import Ending
 from sandman import names
 
@@ -27,6 +27,7 @@ def sandbox(instance: Instance, *, is_met: bool = False) -> dict[str, object]:
         "image": instance.image,
         "image_digest": instance.image_digest,
         "node": instance.node,
+        "resources": sizing.texts(sizing.has(instance).limits),
         "run": instance.run,
         "labels": labels(instance),
         "created_at": moment(instance.created_at),
@@ -115,6 +116,9 @@ def pool(spec: PoolSpec, instances: Iterable[Instance]) -> dict[str, object]:
         "leased": leased,
         "reserved": reserved,
         "max": spec.most,
+        "resources": sizing.texts(spec.bounds.limits),
+        "resize": spec.resize,
+        "node_class": spec.node_class,
     }
 
 

@@ -37,8 +37,7 @@ def make(
         key: the idempotency key's label.
         reservation: the reservation that it is for, None for a caller.
     """
-    if not request.prepare and spec.prepare:
-        request = dataclasses.replace(request, prepare=spec.prepare)
+    request = dataclasses.replace(request, pool=spec.name, prepare=request.prepare or spec.prepare)
     image = request.image or spec.image
     return Want(
         request=request,

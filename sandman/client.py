@@ -29,6 +29,7 @@ from sandman._core.values import (
     FileInfo,
     PoolInfo,
     ReservationInfo,
+    Resources,
     SandboxInfo,
     Stderr,
     Stdout,
@@ -43,7 +44,7 @@ __all__ = [
     "Client", "CommandError", "ConfigurationError", "Data", "EntryInfo", "Event", "ExecOptions", "ExecResult",
     "ExecStream", "FileInfo", "FileStream", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process",
     "ProcessInfo", "Progress", "Remote", "Reservation", "ReservationInfo",
-    "ReservationOptions", "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Session",
+    "ReservationOptions", "Resources", "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Session",
     "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Step", "Terminal", "TerminalSpec",
     "TreeInfo", "User",
 ]  # fmt: skip

@@ -167,7 +167,8 @@ class SessionResult(NamedTuple):
 
     `state`: of the session. `exit_code`: of the command; None while it runs. Once the state is
     `ended` it is the shell's own, 128 + n when a signal ended it. `expected`: the text that ended the
-    turn; it is the last of `output`. `notices`: what came beside the command.
+    turn; it is the last of `output`. `notices`: what came beside the command. `cut_off`: the shell has
+    ended since the command closed the descriptors by which it is spoken to; then `exit_code` is 129.
     """
 
     command_id: str
@@ -181,6 +182,7 @@ class SessionResult(NamedTuple):
     notices: bytes = b""
     output_bytes: int = 0
     output_truncated: bool = False
+    cut_off: bool = False
     wall_s: float = 0.0
     boot_id: str = ""
 
@@ -228,7 +230,7 @@ class SessionInfo(NamedTuple):
     """A session as the daemon sees it.
 
     `shell`: `bash` or `sh`. `command_id`: the turn that the running command began with. `exit_code`:
-    the shell's, once it has ended. `startup`: what the start-up files wrote, told at creation only.
+    the shell's, once it has ended; `cut_off` as in SessionResult. `startup`: what the start-up files wrote, told at creation only.
     """
 
     name: str
@@ -238,6 +240,7 @@ class SessionInfo(NamedTuple):
     started_at: str = ""
     command_id: str | None = None
     exit_code: int | None = None
+    cut_off: bool = False
     startup: bytes = b""
 
     def to_json(self) -> dict[str, object]:
@@ -266,6 +269,7 @@ class SessionInfo(NamedTuple):
             started_at=reader.text("started_at") or "",
             command_id=reader.text("command_id"),
             exit_code=exit_code if isinstance(exit_code, int) else None,
+            cut_off=reader.flag("cut_off"),
             startup=_get_bytes(body, "startup"),
         )
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from gateway.model import Assignment, Ending, Instance, PoolSpec
+    from gateway.model import Assignment, Bounds, Ending, Instance, PoolSpec
     from sandman.errors import SandmanError
 
 
@@ -95,6 +95,14 @@ class Provider(Protocol):
         Raises:
             DeletedError: it is gone, or going.
             SandmanError: whether it was written is not known.
+        """
+
+    async def resize(self, instance: Instance, bounds: Bounds) -> None:
+        """Tell its kubelet to give exactly this pod other resources, in place. Its doing comes as news.
+
+        Raises:
+            RefusedError: the API server did not take it.
+            SandmanError: whether it did is not known.
         """
 
     async def start(self, instance: Instance) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
+from gateway import sizing
 from gateway.provider import ClaimLostError, RefusedError, endings, patches, pods
 from sandman.errors import (
     BadRequestError,
@@ -27,7 +28,7 @@ from sandman.service import kube
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.model import Assignment, Ending, Instance, PoolSpec
+    from gateway.model import Assignment, Bounds, Ending, Instance, PoolSpec
 
 log = structlog.get_logger()
 
@@ -118,6 +119,21 @@ class KubernetesProvider:
         except kube.KubeError as error:
             raise translate(error) from error
         return pods.instance(pod)
+
+    async def resize(self, instance: Instance, bounds: Bounds) -> None:
+        """See `Provider.resize`."""
+        self.claim_writes[instance.tier or "unknown"] += 1
+        try:
+            await self._api.patch_json(
+                kube.PODS,
+                instance.name,
+                sizing.operations(instance.uid, bounds),
+                namespace=instance.namespace,
+                subresource="resize",
+                idempotent=True,
+            )
+        except kube.KubeError as error:
+            raise _failure(error) from error
 
     async def start(self, instance: Instance) -> None:
         """See `Provider.start`."""

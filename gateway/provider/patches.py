@@ -12,6 +12,8 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
+from gateway import sizing
+from gateway.model import NO_AMOUNTS
 from sandman import names
 
 if TYPE_CHECKING:
@@ -105,6 +107,12 @@ def cold_pod(spec: PoolSpec, name: str, assignment: Assignment) -> dict[str, Any
     metadata: dict[str, Any] = template.get("metadata") or {}
     body: dict[str, Any] = template["spec"]
     body["containers"][0]["image"] = assignment.image
+    if assignment.resources != NO_AMOUNTS:
+        bounds = sizing.as_json(sizing.scaled(spec.bounds, assignment.resources))
+        resources = body["containers"][0].get("resources") or {}
+        for kind, values in bounds.items():
+            resources[kind] = {**(resources.get(kind) or {}), **values}
+        body["containers"][0]["resources"] = resources
     if assignment.reservation is None:
         body["activeDeadlineSeconds"] = _deadline(assignment, 0.0)
     gates = body.pop("schedulingGates", None) or ()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from gateway import steps
-from gateway.model import Instance, PoolSpec
+from gateway import sizing, steps
+from gateway.model import NO_BOUNDS, Bounds, Instance, PoolSpec
 from gateway.provider import endings
 from sandman import names
 from sandman.errors import SandmanError
@@ -19,13 +19,20 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gateway.steps import Steps
-    from sandman.service.kube.objects import ContainerStatus, Deployment, Node, Pod
+    from sandman.service.kube.objects import (
+        ContainerStatus,
+        Deployment,
+        Node,
+        Pod,
+        ResourceRequirements,
+    )
 
 
 log = structlog.get_logger()
 
 LAST_MOMENT = 253402300799.0
 """The end of the year 9999: later ones cannot be told as a date."""
+RESIZE_CONDITIONS = {"PodResizePending", "PodResizeInProgress"}
 MAX_DIGITS = 9
 """Of a pool's maximum; a cluster has fewer pods by far."""
 
@@ -65,6 +72,9 @@ def instance(pod: Pod) -> Instance:
         started_at=_seconds(pod.status.start_time),
         expires_at=expires_at,
         request=load_object(meta.annotation(names.ANNOTATION_REQUEST)),
+        bounds=_bounds(pod.spec.containers[0].resources if pod.spec.containers else None),
+        actual=_actual(main),
+        resize=_resize(pod),
         hold=_hold(pod),
         running=main is not None and main.state is not None and main.state.running is not None,
         deleting=meta.deletion_timestamp is not None,
@@ -93,6 +103,10 @@ def pool(deployment: Deployment) -> PoolSpec | None:
         least=_pods(meta.annotation(names.ANNOTATION_POOL_MIN)),
         network=meta.annotation(names.ANNOTATION_POOL_NETWORK),
         prepare=_steps(meta.annotation(names.ANNOTATION_POOL_PREPARE)),
+        bounds=sizing.of_template(template),
+        resize=meta.annotation(names.ANNOTATION_POOL_RESIZE) == "true",
+        node_class=_node_class(deployment),
+        choose=meta.annotation(names.ANNOTATION_POOL_CHOOSE) == "true",
     )
 
 
@@ -135,6 +149,31 @@ def load_object(text: str) -> Mapping[str, object]:
 def _refuse(constant: str) -> object:
     """NaN and Infinity, which Python reads and no other JSON reader does."""
     raise ValueError(constant)
+
+
+def _node_class(deployment: Deployment) -> str | None:
+    """The annotation's, else the label by which the template selects nodes."""
+    selector = ((deployment.spec.template or {}).get("spec") or {}).get("nodeSelector") or {}
+    given = deployment.metadata.annotation(names.LABEL_NODE_CLASS)
+    return given or _text(selector.get(names.LABEL_NODE_CLASS)) or None
+
+
+def _bounds(resources: ResourceRequirements | None) -> Bounds:
+    if resources is None:
+        return NO_BOUNDS
+    return sizing.of_resources(resources.requests, resources.limits)
+
+
+def _actual(main: ContainerStatus | None) -> Bounds | None:
+    return None if main is None or main.resources is None else _bounds(main.resources)
+
+
+def _resize(pod: Pod) -> str:
+    """What the kubelet says of a resize: the reason of a condition, or `InProgress`."""
+    for condition in pod.status.conditions or ():
+        if condition.status == "True" and condition.type in RESIZE_CONDITIONS:
+            return condition.reason or "InProgress"
+    return ""
 
 
 def _hold(pod: Pod) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from gateway import steps
+from gateway import choice, steps
 from gateway.reserving import COUNT_MAX, LENGTH_MAX_S, Reservation
 from gateway.routes import parse
 from sandman import wire
@@ -14,32 +14,32 @@ from sandman.errors import BadRequestError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.model import Principal
+    from gateway.model import PoolSpec, Principal
 
 
 def reservation_request(
-    body: Mapping[str, object], principal: Principal, images: Mapping[str, str], now: float
+    body: Mapping[str, object], principal: Principal, pools: Mapping[str, PoolSpec], now: float
 ) -> Reservation:
     """The body of `POST /v1/reservations`; the id is given later.
 
     Args:
         body: as it came.
         principal: whose it will be.
-        images: the pools' own images, by pool.
+        pools: by name; where the body names none it is the one that a request like this would get.
         now: seconds since the epoch.
 
     Raises:
         BadRequestError: names the field at fault.
     """
     reader = wire.Fields(body)
-    pool = reader.text("pool") or parse.DEFAULT_POOL
-    image = parse.image(reader.text("image")) or images.get(pool, "")
+    image = parse.image(reader.text("image"))
+    spec = _pool(reader.text("pool"), image, pools)
     made = Reservation(
         id="",
         tenant=principal.tenant,
         key_id=principal.key_id,
-        image=image,
-        pool=pool,
+        image=image or spec.image,
+        pool=spec.name,
         count=_count(reader),
         until=_until(reader, now),
         created_at=now,
@@ -48,6 +48,15 @@ def reservation_request(
     )
     reader.finish()
     return made
+
+
+def _pool(name: str | None, image: str | None, pools: Mapping[str, PoolSpec]) -> PoolSpec:
+    if name is None:
+        return choice.choose(choice.Asked(image), pools)
+    if name not in pools:
+        text = f"no pool {name!r}; there are: {', '.join(sorted(pools)) or 'none'}"
+        raise BadRequestError(text, field="pool")
+    return pools[name]
 
 
 def _count(reader: wire.Fields) -> int:

@@ -6,8 +6,9 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from gateway import steps
-from gateway.model import Purpose, SandboxRequest
+from gateway import quantities, sizing, steps
+from gateway.choice import DEFAULT_POOL
+from gateway.model import NO_AMOUNTS, Amounts, Purpose, SandboxRequest
 from sandman import names, wire
 from sandman.errors import BadRequestError
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from gateway.config import Settings
 
-DEFAULT_POOL = "root"
 DEFAULT_WAIT_S = 60.0
 RECORD_MAX_BYTES = 32 * 1024
 """Labels of one sandbox as JSON: they are kept in an annotation, whose pod may have 256 KiB of them."""
@@ -57,6 +57,9 @@ def sandbox_request(body: Mapping[str, object], settings: Settings) -> SandboxRe
         labels=_labels(reader.raw("labels")),
         max_s=_life(reader.raw("lease"), settings),
         wait_s=_wait(reader.seconds("wait_s"), settings),
+        resources=_resources(reader.raw("resources")),
+        node_class=_label(reader.text("node_class"), "node_class"),
+        names_pool=reader.has("pool"),
         purpose=Purpose(reader.choice("purpose", (Purpose.TRAIN, Purpose.EVAL))),
         prepare=steps.parse(reader.raw("prepare")),
     )
@@ -151,6 +154,43 @@ def _labels(value: object) -> tuple[tuple[str, str], ...]:
     if len(json.dumps(value)) > RECORD_MAX_BYTES:
         raise BadRequestError(f"labels are over {RECORD_MAX_BYTES} bytes as JSON", field="labels")
     return tuple(sorted(value.items()))
+
+
+def _resources(value: object) -> Amounts:
+    """`{"cpu": "500m", "memory": "2Gi"}`, each optional: what the sandbox may use."""
+    if value is None:
+        return NO_AMOUNTS
+    if not isinstance(value, dict):
+        raise BadRequestError("resources must be an object", field="resources")
+    reader = wire.Fields(value, "resources.")
+    cpu, memory = reader.raw("cpu"), reader.raw("memory")
+    reader.finish()
+    return Amounts(
+        _amount("cpu", cpu, quantities.millicores(cpu), sizing.CPU_LEAST, sizing.CPU_MOST),
+        _amount(
+            "memory", memory, quantities.bytes_of(memory), sizing.MEMORY_LEAST, sizing.MEMORY_MOST
+        ),
+    )
+
+
+def _amount(name: str, given: object, amount: int | None, least: int, most: int) -> int | None:
+    if given is None:
+        return None
+    field = f"resources.{name}"
+    if amount is None:
+        raise BadRequestError(
+            f"{field} must be a Kubernetes quantity, as 2, 500m or 4Gi", field=field
+        )
+    if not least <= amount <= most:
+        text = quantities.cpu_text if name == "cpu" else quantities.memory_text
+        raise BadRequestError(f"{field} must be {text(least)} to {text(most)}", field=field)
+    return amount
+
+
+def _label(text: str | None, field: str) -> str | None:
+    if text is not None and not names.is_label(text):
+        raise BadRequestError(f"{field} must be 1 to 63 of A-Z a-z 0-9 . _ -", field=field)
+    return text
 
 
 def _life(value: object, settings: Settings) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway import policy, reservations, views
+from gateway import policy, views
 from gateway.routes import parse
 from gateway.routes.ahead import reservation_request
 from gateway.routes.context import Json, json_body
@@ -68,11 +68,7 @@ class ReservationRoutes:
         context = self._context
         key = parse.idempotency_key(request.headers.get(names.HEADER_IDEMPOTENCY_KEY))
         body = await json_body(request, context.settings.body_max_bytes)
-        pools = context.roster.pools
-        wanted = reservation_request(
-            body, principal, {name: spec.image for name, spec in pools.items()}, context.wall()
-        )
-        reservations.check_pool(pools, wanted.pool)
+        wanted = reservation_request(body, principal, context.roster.pools, context.wall())
         made = await context.reservations.create(wanted, key)
         shown = context.reservations.get(principal.tenant, made.id)
         return Json(views.reservation(*shown), status_code=201)

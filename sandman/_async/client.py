@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from sandman._core.prepare import Step
     from sandman._core.retry import Retry
+    from sandman._core.values import Resources
 
 DEFAULT_WAIT_S = 60.0
 
@@ -38,8 +39,9 @@ logger = logging.getLogger("sandman")
 class SandboxOptions(TypedDict, total=False):
     """What sandbox is wanted; every option may be left out.
 
-    `image`: task image; without it the pool's own. `pool`: name of a pool. `env`, `workdir`, `user`:
-    for every command. `run`: name of the run, which can be listed and released as a whole.
+    `image`: task image; without it the pool's own. `pool`: name of a pool; without it one is chosen.
+    `resources`: the most cpu and memory that it may use, as Kubernetes quantities. `node_class`: class of
+    its node. `env`, `workdir`, `user`: for every command. `run`: name of the run, which can be listed and released as a whole.
     `labels`: yours, returned as given. `purpose`: "train", or "eval", which comes before the tenant's
     "train" requests that wait. `prepare`: steps that are done in it before you get it, each one of
     `{"exec": {…}}`, `{"file": {"path", "content", "mode", "user"}}`, `{"archive": {"path", "tar", "user"}}`. `max_s`: the most seconds it may live from ready (4 hours).
@@ -49,6 +51,8 @@ class SandboxOptions(TypedDict, total=False):
 
     image: str | None
     pool: str | None
+    resources: Resources | None
+    node_class: str | None
     env: Mapping[str, str]
     workdir: str | None
     user: str | int | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,13 +26,20 @@ class Stderr:
 Event = Stdout | Stderr
 
 
+class Resources(TypedDict, total=False):
+    """Kubernetes quantities: `"500m"` or `2` processors, `"4Gi"` or a number of bytes; each optional."""
+
+    cpu: str | float
+    memory: str | int
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxInfo:
     """A sandbox as the gateway describes it; None: not told. Times are RFC 3339 texts, UTC.
 
     `tier` is `warm`, `swap` or `cold`; `state` is `ready`, `ending` or `ended`, then `ended` has
     `reason`, `detail` and `at`. `token` is good for this sandbox alone and comes with the creation only.
-    `timings` are in milliseconds.
+    `timings` are in milliseconds. `resources` are the most that it may use, as Kubernetes writes them.
     """
 
     id: str
@@ -42,6 +49,7 @@ class SandboxInfo:
     image: str | None = None
     image_digest: str | None = None
     node: str | None = None
+    resources: Mapping[str, str] = dataclasses.field(default_factory=dict)
     boot_id: str | None = None
     run: str | None = None
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -66,7 +74,8 @@ class PoolInfo:
     """A pool with its counts of placeholders: free now, leased now, prepared ahead, wanted free; `max` of
     all together.
 
-    `swap`: whether a placeholder's image may be changed in place.
+    `swap`: whether a placeholder's image may be changed in place. `resources`: the most that its sandboxes
+    may use; where `resize` is true they may be given more or less. `node_class`: of the nodes that they are on.
     """
 
     name: str
@@ -77,6 +86,9 @@ class PoolInfo:
     wanted: int = 0
     max: int | None = None
     swap: bool = False
+    resources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    resize: bool = False
+    node_class: str | None = None
 
     @classmethod
     def from_json(cls, body: Mapping[str, object]) -> Self:

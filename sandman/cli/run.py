@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sandman.cli.session import Session
-    from sandman.sync import Client, Sandbox, SandboxOptions
+    from sandman.sync import Client, Resources, Sandbox, SandboxOptions
 
 
 @click.command(context_settings=VERB_SETTINGS)
 @click.option("--image", metavar="IMAGE", help="Task image; without it the pool's own.")
-@click.option("--pool", metavar="POOL", help="Pool to take it from.")
+@click.option("--pool", metavar="POOL", help="Pool to take it from; without it one is chosen.")
+@click.option("--cpu", metavar="QUANTITY", help="Most processors it may use: 2, 500m.")
+@click.option("--memory", metavar="QUANTITY", help="Most memory it may use: 4Gi, 512Mi.")
+@click.option("--node-class", metavar="CLASS", help="Class of the node that it must be on.")
 @click.option("--run", "run_name", metavar="RUN", help="Name of the run that it belongs to.")
 @click.option(
     "--eval", "is_eval", is_flag=True, help="For an evaluation: before your rollouts that wait."
@@ -89,6 +92,8 @@ def _options(given: dict[str, Any]) -> SandboxOptions:
         "env": given["env"],
         "workdir": given["workdir"],
         "user": uid_or_name(given["user"]),
+        "resources": _resources(given),
+        "node_class": given["node_class"],
         "run": given["run_name"],
         "max_s": given["max_s"],
         "wait_s": given["wait_s"],
@@ -96,3 +101,12 @@ def _options(given: dict[str, Any]) -> SandboxOptions:
     if given["is_eval"]:
         options["purpose"] = "eval"
     return options
+
+
+def _resources(given: dict[str, Any]) -> Resources | None:
+    resources: Resources = {}
+    if given["cpu"] is not None:
+        resources["cpu"] = given["cpu"]
+    if given["memory"] is not None:
+        resources["memory"] = given["memory"]
+    return resources or None

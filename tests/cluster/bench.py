@@ -1,6 +1,6 @@
 """The benchmark of the main job: `python -m tests.cluster.bench`.
 
-Warm, swap and new pod, interleaved in one run on one cluster, so that their ratios hold on a noisy
+Warm, swap, swap with a resize and new pod, interleaved in one run on one cluster, so that their ratios hold on a noisy
 machine. Prints a table in Markdown and, with `--json FILE`, writes the numbers.
 """
 
@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 import yaml
@@ -25,11 +26,22 @@ from tests.cluster.audit import AuditLog, Write
 from tests.cluster.bed import Bed, kubectl
 from tests.cluster.deployed import Deployed, deploy
 
-NEW, BESIDE = "new pod", "new pod beside a refill"
-POOLS = {"warm": "bench-warm", "swap": "root", NEW: "bench-new", BESIDE: "bench-drained"}
+if TYPE_CHECKING:
+    from sandman.client import Resources
+
+RESIZE, NEW, BESIDE = "swap with resize", "new pod", "new pod beside a refill"
+POOLS = {
+    "warm": "bench-warm",
+    "swap": "root",
+    RESIZE: "root",
+    NEW: "bench-new",
+    BESIDE: "bench-drained",
+}
 """Each claim makes its pool's ReplicaSet start another placeholder, on this one node beside the swap
 itself. A new pod is made when the pool is drained, so beside a refill too; both are shown."""
 WARM_REPLICAS = 2
+RESOURCES: Resources = {"cpu": "800m", "memory": "640Mi"}
+"""What the way with a resize asks for: less of one and more of the other than the pool's template gives."""
 SETTLE_S = 2.5
 """Between two rounds: refills, kubelet status and deletions of the last one must not be measured."""
 HOUSEKEEPING = {"leases", "nodes/status", "endpointslices", "endpoints", "serviceaccounts/token",
@@ -114,7 +126,7 @@ async def measure(deployed: Deployed, rounds: int) -> dict[str, Samples]:
                 await trio.sleep(SETTLE_S)
                 list(log.writes())
                 drained = await client.create(pool=pool) if way == BESIDE else None
-                taken = await _one(client, image, pool)
+                taken = await _one(client, image, pool, RESOURCES if way == RESIZE else None)
                 await trio.sleep(SETTLE_S)
                 # The first round warms caches and connections of everything; it is not counted.
                 if number:
@@ -125,13 +137,16 @@ async def measure(deployed: Deployed, rounds: int) -> dict[str, Samples]:
     return samples
 
 
-async def _one(client: sandman.Client, image: str, pool: str) -> tuple[str, float, float]:
+async def _one(
+    client: sandman.Client, image: str, pool: str, resources: Resources | None
+) -> tuple[str, float, float]:
     begun = time.perf_counter()
-    box = await client.create(image=image, pool=pool)
+    box = await client.create(image=image, pool=pool, resources=resources)
     allocated = time.perf_counter()
     result = await box.exec(["true"])
     done = time.perf_counter()
     assert result.ok, result
+    assert resources is None or box.info.resources == resources, box.info
     return box.id, (allocated - begun) * 1e3, (done - begun) * 1e3
 
 
@@ -164,7 +179,8 @@ def table(samples: dict[str, Samples]) -> str:
         )
     lines.append("")
     lines.append(
-        f"swap is {ratio(samples):.1f} times as fast as a new pod (allocation call, medians)"
+        f"swap is {ratio(samples):.1f} times as fast as a new pod (allocation call, medians), "
+        f"and {ratio(samples, RESIZE):.1f} times as fast as one with a resize"
     )
     return "\n".join(lines)
 

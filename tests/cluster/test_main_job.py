@@ -299,3 +299,5 @@ def test_a_claim_is_one_write_and_a_swap_comes_before_a_new_pod(sandman):
         assert {tuple(x) for x in samples[way].claim_writes} == {("patch pods",)}
     assert {tuple(x) for x in samples["new pod"].claim_writes} == {("create pods",)}
     assert bench.ratio(samples) > 1
+    resized = samples[bench.RESIZE].claim_writes
+    assert all(writes == ["patch pods", "patch pods/resize"] for writes in resized), resized

@@ -33,6 +33,7 @@ Right = tuple[str, str, str, str]
 
 GATEWAY_MAY: list[Right] = [
     *[(verb, "pods", SANDBOXES, "") for verb in ("get", "list", "watch", "create", "patch", "delete")],
+    ("patch", "pods/resize", SANDBOXES, ""),
     *[(verb, "events", SANDBOXES, "") for verb in ("get", "list", "watch")],
     *[(verb, "deployments.apps", SANDBOXES, "") for verb in ("get", "list", "watch")],
     *[
@@ -53,6 +54,8 @@ GATEWAY_MAY: list[Right] = [
 GATEWAY_MAY_NOT: list[Right] = [
     ("create", "pods/exec", SANDBOXES, ""),
     ("get", "pods/log", SANDBOXES, ""),
+    ("update", "pods/resize", SANDBOXES, ""),
+    ("patch", "pods/resize", SYSTEM, ""),
     ("update", "pods", SANDBOXES, ""),
     ("deletecollection", "pods", SANDBOXES, ""),
     ("patch", "deployments.apps", SANDBOXES, ""),

@@ -242,12 +242,15 @@ class ApiServer(FakeApi):
         else:
             self._check_version(key, seen.json.get("metadata", {}).get("resourceVersion"))
             merge(document, seen.json)
+        if key[0] == "pods":
+            document = resized(seen.path, self.objects[key], document)
         containers = document.get("spec", {}).get("containers") or []
         if any(" " in one.get("image", "") for one in containers):
             field = "spec.containers[0].image"
             causes = [{"reason": "FieldValueInvalid", "message": "bad image", "field": field}]
             raise refuse(422, "Invalid", "Pod is invalid: image", causes=causes)
-        self.writes.append(("PATCH", key[0], key[2]))
+        kind = "pods/resize" if seen.path.endswith("/resize") else key[0]
+        self.writes.append(("PATCH", kind, key[2]))
         return Answer(body=self._store("MODIFIED", key[0], document))
 
     def _delete(self, seen: Seen, key: tuple[str, str, str]) -> Answer:
@@ -327,6 +330,33 @@ def apply(document: Object, operation: Object) -> None:
         del place[key]
     elif kind in {"add", "replace"}:
         place[key] = value
+
+
+def resized(path: str, old: Object, new: Object) -> Object:
+    """A pod after a patch: its subresource `resize` changes cpu and memory, the pod itself all but them."""
+    before, after = (
+        [one.get("resources") or {} for one in pod["spec"]["containers"]] for pod in (old, new)
+    )
+    if not path.endswith("/resize"):
+        if before != after:
+            raise refuse(422, "Invalid", "pod updates may not change fields other than the image")
+        return new
+    if [qos(one) for one in before] != [qos(one) for one in after]:
+        raise refuse(422, "Invalid", "Pod QOS Class may not change as a result of resizing")
+    kept = copy.deepcopy(old)
+    for container, resources in zip(kept["spec"]["containers"], after, strict=True):
+        container["resources"] = resources
+    return kept
+
+
+def qos(resources: Object) -> str:
+    """Of a pod of this one container."""
+    limits = resources.get("limits") or {}
+    requests = {**limits, **(resources.get("requests") or {})}
+    if not requests:
+        return "BestEffort"
+    same = all(requests.get(one) == limits.get(one) for one in ("cpu", "memory"))
+    return "Guaranteed" if same else "Burstable"
 
 
 def member(place: Any, part: str) -> Any:

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 import httpx
 import trio
 
+from gateway import sizing
 from gateway.allocation import Allocation
 from gateway.config import Settings
 from gateway.daemons import LostError, NotListeningError
 from gateway.fulfilment import Fulfilment
-from gateway.model import Assignment, Ending, Instance, PoolSpec
+from gateway.model import NO_BOUNDS, Assignment, Bounds, Ending, Instance, PoolSpec
 from gateway.pool import Pool
 from gateway.provider import ClaimLostError, Gone, News, PoolSeen, RefusedError, Seen, Synced
 from gateway.registry import Registry
@@ -36,6 +37,7 @@ TASK = "registry.example/task:1"
 START_S = 0.5
 """Seconds from the making of a pod until its daemon answers."""
 SWAP_S = 0.2
+RESIZE_S = 0.7
 
 
 class FakeStore:
@@ -100,6 +102,11 @@ class FakeCluster:
         self.specs: dict[str, PoolSpec] = {}
         self.fail_scales: list[Exception] = []
         self.scales: list[int] = []
+        self.nursery: trio.Nursery
+        """Where its kubelets work."""
+        self.fail_resizes: list[Exception] = []
+        self.resizes: dict[str, str] = {}
+        """What the kubelet of a node says of a resize that it does not do."""
         self.quotas: dict[str, float] = {}
         """Pods there may be, by namespace."""
         self.delay_before = 0.0
@@ -131,11 +138,14 @@ class FakeCluster:
         address: str | None = None,
         key_id: str = "",
         namespace: str = "ns",
+        node: str = "n1",
+        bounds: Bounds = NO_BOUNDS,
     ) -> Instance:
         number = next(self._count)
         pod = Instance(
             namespace=namespace, name=f"pod-{number}", uid=f"{number:08d}-uid", version="1", pool=pool,
-            state=names.STATE_FREE, image=image, node="n1", address=address or f"10.0.0.{number}",
+            state=names.STATE_FREE, image=image, node=node, bounds=bounds, actual=bounds,
+            address=address or f"10.0.0.{number}",
             nonce=f"nonce-{number}", key_id=key_id, running=True,
         )  # fmt: skip
         self._boot(pod.uid, up_in)
@@ -181,6 +191,7 @@ class FakeCluster:
         pod = Instance(
             namespace=spec.namespace, name=name, uid=f"{number:08d}-uid", version="1",
             pool=spec.name, state=names.STATE_LEASED, image=spec.image, nonce=f"nonce-{number}",
+            bounds=sizing.scaled(spec.bounds, assignment.resources),
         )  # fmt: skip
         taken = self._put(self._with(pod, assignment))
         self._boot(pod.uid, START_S)
@@ -195,6 +206,22 @@ class FakeCluster:
             raise DeletedError(instance.id)
         self.writes.append(("prepared", instance.name))
         return self._put(dataclasses.replace(now, prepared=what, prepared_boot_id=boot_id))
+
+    async def resize(self, instance: Instance, bounds: Bounds) -> None:
+        await trio.sleep(self.delay_before)
+        if self.fail_resizes:
+            raise self.fail_resizes.pop(0)
+        self.writes.append(("resize", instance.name))
+        now = dataclasses.replace(self.pods[instance.uid], bounds=bounds)
+        said = self.resizes.get(now.node or "", "InProgress")
+        self._put(dataclasses.replace(now, resize=said))
+        if said == "InProgress":
+            self.nursery.start_soon(self._actuate, instance.uid, bounds)
+
+    async def _actuate(self, uid: str, bounds: Bounds) -> None:
+        await trio.sleep(RESIZE_S)
+        if uid in self.pods:
+            self._put(dataclasses.replace(self.pods[uid], actual=bounds, resize=""))
 
     async def start(self, instance: Instance) -> None:
         await trio.lowlevel.checkpoint()
@@ -306,7 +333,7 @@ class FakeCluster:
     def _with(self, pod: Instance, assignment: Assignment) -> Instance:
         return dataclasses.replace(
             pod, state=assignment.state, reservation=assignment.reservation or pod.reservation, image=assignment.image, tenant=assignment.tenant,
-            run=assignment.run, key=assignment.key, tier=assignment.tier.value, node="n1",
+            run=assignment.run, key=assignment.key, tier=assignment.tier.value, node=pod.node or "n1",
             address=pod.address or "10.1.0.1", running=True, claim_id=assignment.claim_id,
             previous_boot_id=assignment.previous_boot_id, request=assignment.request,
             expires_at=assignment.expires_at,

@@ -54,6 +54,34 @@ async def test_the_real_daemons_early_refusal_of_a_long_upload_arrives(bed, tmp_
     assert after.status_code == 200
 
 
+async def test_variables_with_which_no_command_would_start_are_the_callers_to_mend(bed):
+    body = {"env": {"LONG": "x" * 200_000}}
+    refused = await bed.client.post("/v1/sandboxes", json=body, headers=bed.as_("acme"))
+    found = refused.json()
+    assert (refused.status_code, found["reason"], found["field"]) == (
+        400,
+        "bad_request",
+        "env.LONG",
+    )
+
+
+async def test_what_occurs_twice_or_is_not_known_is_refused_by_name_all_the_way(bed):
+    made = await bed.allocate()
+    base = f"/v1/sandboxes/{made['id']}"
+    key = {**bed.as_("acme"), "Content-Type": "application/json"}
+    for path, body, field in (
+        ("/v1/sandboxes", b'{"image": "a", "env": {"A": "1", "A": "2"}}', "A"),
+        (f"{base}/exec", b'{"argv": ["true"], "cwd": "/", "cwd": "/tmp"}', "cwd"),
+        (f"{base}/exec?wait=1", b'{"argv": ["true"]}', "wait"),
+        (f"{base}/exec", b'{"argv": ["true"], "login": true}', "login"),
+        (f"{base}/processes?detached=1", b'{"argv": ["true"]}', "detached"),
+    ):
+        refused = await bed.client.post(path, content=body, headers=key)
+        assert (refused.status_code, refused.json()["field"]) == (400, field)
+    query = await bed.client.get(f"{base}/processes?wait=1", headers=key)
+    assert (query.status_code, query.json()["field"]) == (400, "wait")
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [("POST", "/v1/sandboxes", 413), ("PUT", "/v1/nope", 404), ("PUT", "/v1/sandboxes", 405),

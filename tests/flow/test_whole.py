@@ -180,6 +180,51 @@ async def test_from_an_empty_cluster_to_a_command_and_to_the_stop(bed, fast_cloc
         assert lease["spec"].get("holderIdentity") is None
 
 
+async def test_a_sandbox_gets_the_resources_that_it_was_asked_for(bed, fast_clock):
+    bed.give_keys()
+    sized = {"requests": {"cpu": "250m", "memory": "512Mi"}, "limits": {"cpu": 1, "memory": "1Gi"}}
+
+    def give(document) -> None:
+        document["spec"]["containers"][0]["resources"] = sized
+
+    pool = deployment(**{names.ANNOTATION_POOL_RESIZE: "true"})
+    give(pool["spec"]["template"])
+    bed.server.put("deployments", pool)
+    bed.server.remove("pods", "p1")
+    free = placeholder("p1")
+    give(free)
+    bed.server.put("pods", free)
+    restart = bed.server.kubelet
+
+    def kubelet(event, pod) -> None:
+        restart(event, pod)
+        wanted = pod["spec"]["containers"][0]["resources"]
+        [status] = bed.server.named("pods", "p1")["status"]["containerStatuses"]
+        if status.get("resources") != wanted:
+            bed.server.change("pods", "p1", lambda one: actuated(one, wanted))
+
+    bed.server.kubelet = kubelet
+    async with bed.server.links(1) as [link], bed.replica(link) as one:
+        await has_free(one)
+        body = {"image": TASK, "resources": {"cpu": "500m", "memory": "2Gi"}}
+        made = await answers(one.client, **body)
+        assert made.status_code == 201, made.text
+        assert (made.json()["tier"], made.json()["resources"]) == ("swap", body["resources"])
+        written = [write for write in bed.server.writes if write[1].startswith("pods")]
+        assert written == [("PATCH", "pods", "p1"), ("PATCH", "pods/resize", "p1")]
+        [container] = bed.server.named("pods", "p1")["spec"]["containers"]
+        assert container["resources"]["requests"] == {"cpu": "125m", "memory": "1Gi"}
+        too_much = await answers(one.client, resources={"cpu": "5000"})
+        assert (too_much.status_code, too_much.json()["field"]) == (400, "resources.cpu")
+        [shown] = (await one.client.get("/v1/pools")).json()["pools"]
+        assert (shown["resources"], shown["resize"]) == ({"cpu": "1", "memory": "1Gi"}, True)
+
+
+def actuated(pod, resources) -> None:
+    """The kubelet's report that the container has them."""
+    pod["status"]["containerStatuses"][0]["resources"] = resources
+
+
 async def test_metrics_that_tell_of_tenants_have_a_port_of_their_own(bed, fast_clock):
     bed.give_keys()
     bed.server.remove("pods", "p1")

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from gateway import sizing
+from gateway.choice import DEFAULT_POOL
 from gateway.config import PREFIX as GATEWAY_PREFIX
 from gateway.config import Settings
 from sandman import names
@@ -321,6 +323,38 @@ def test_only_the_webhook_may_write_keys() -> None:
         if rule.get("resourceNames") == [names.ALLOCATOR_LEASE]
     ]
     assert len(allocator) == 1
+
+
+def test_what_the_gateway_writes_to_pods_it_may_write() -> None:
+    """Claim, creation, release; and the resize, which is a right of its own."""
+    [role] = [
+        one.value
+        for one in ROLES
+        if one.value["metadata"].get("namespace") == names.SANDBOX_NAMESPACE
+    ]
+    rights = {
+        (verb, resource)
+        for rule in role["rules"]
+        for verb in rule["verbs"]
+        for resource in rule["resources"]
+        if resource.startswith("pods")
+    }
+    assert rights == {
+        *((verb, "pods") for verb in ("get", "list", "watch", "create", "patch", "delete")),
+        ("patch", "pods/resize"),
+    }
+
+
+@pytest.mark.parametrize("one", POOLS, ids=str)
+def test_pools_whose_sandboxes_are_resized_keep_their_qos_class(one: Manifest) -> None:
+    annotations = one.value["metadata"]["annotations"]
+    assert annotations[names.ANNOTATION_POOL_RESIZE] == "true"
+    bounds = sizing.of_template(one.value["spec"]["template"])
+    assert None not in (*bounds.requests, *bounds.limits)
+    # A policy of RestartContainer would start the daemon anew, and Never forbids it.
+    assert "resizePolicy" not in container(one)
+    is_default = one.value["metadata"]["name"] == f"sandman-pool-{DEFAULT_POOL}"
+    assert annotations.get(names.ANNOTATION_POOL_CHOOSE) == ("true" if is_default else None)
 
 
 # --- locks --------------------------------------------------------------------------------------

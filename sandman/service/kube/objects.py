@@ -1,9 +1,8 @@
 """Typed subsets of the Kubernetes objects that Sandman reads.
 
-Only the fields named here are decoded; everything else in an answer is skipped, which is what makes
-a list of 12,000 pods cheap. So an object read this way must never be written back whole: write with
-a patch, or read it as raw JSON (`resources.raw`). All are frozen, since caches share them, and most
-are kept out of the garbage collector: they cannot form cycles.
+Only the fields named here are decoded; everything else is skipped, which makes a list of 12,000 pods cheap. So
+an object read this way must never be written back whole: write with a patch, or read it as raw JSON (`resources.raw`).
+All are frozen, since caches share them, and most are kept out of the garbage collector: they cannot form cycles.
 """
 
 from __future__ import annotations
@@ -220,6 +219,7 @@ class ContainerStatus(Object, frozen=True):
     container_id: str = ""
     ready: bool = False
     restart_count: int = 0
+    resources: ResourceRequirements | None = None
     state: ContainerState | None = None
     last_state: ContainerState | None = None
 

@@ -379,7 +379,7 @@ class FakeGateway:
         self.by_key[key] = name
         self.sandboxes[name] = {
             "id": name, "tier": "warm", "pool": spec.get("pool", "root"), "image": spec.get("image", "default"),
-            "image_digest": None, "node": "node-1", "boot_id": "b1", "state": "ready",
+            "image_digest": None, "node": "node-1", "resources": spec.get("resources", {}), "boot_id": "b1", "state": "ready",
             "run": spec.get("run"), "labels": spec.get("labels", {}), "created_at": "2026-11-29T12:00:00Z",
             "expires_at": "2026-11-29T16:00:00Z", "token": "sbt_x",
             "timings": {"queued_ms": 0.1, "claim_ms": 8.0, "ready_ms": 9.0}, "new_member": 1,
@@ -431,7 +431,14 @@ class FakeGateway:
         connection.answer(204)
 
     def _pools(self, connection: Connection, request: Request) -> None:
-        pool = {"name": "root", "image": "default", "free": 3, "leased": 1, "wanted": 4}
+        pool = {
+            "name": "root",
+            "image": "default",
+            "free": 3,
+            "leased": 1,
+            "wanted": 4,
+            "resize": True,
+        }
         connection.json(200, {"pools": [pool]})
 
     # --- files ----------------------------------------------------------------------------------

@@ -68,11 +68,12 @@ def test_run_passes_bytes_and_exit_code_through(cli, gateway: FakeGateway) -> No
 def test_run_options_travel(cli, gateway: FakeGateway) -> None:
     result = cli(
         "run", "--image", "i", "--pool", "p", "--env", "A=1=2", "-e", "B=", "--workdir", "/w",
-        "--user", "1000", "--run", "r", "--eval", "--wait", "9", "--max-life", "99", "true", "--help",
+        "--cpu", "500m", "--memory", "2Gi", "--node-class", "gpu", "--user", "1000", "--run", "r", "--eval", "--wait", "9", "--max-life", "99", "true", "--help",
     )  # fmt: skip
     assert result.exit_code == 0
     assert gateway.requests[0].json() == {
-        "image": "i", "pool": "p", "env": {"A": "1=2", "B": ""}, "workdir": "/w", "user": 1000,
+        "image": "i", "pool": "p", "resources": {"cpu": "500m", "memory": "2Gi"},
+        "node_class": "gpu", "env": {"A": "1=2", "B": ""}, "workdir": "/w", "user": 1000,
         "run": "r", "purpose": "eval", "wait_s": 9.0, "lease": {"max_s": 99.0},
     }  # fmt: skip
     assert gateway.requests[1].json() == {"argv": ["true", "--help"]}
@@ -201,7 +202,15 @@ def test_pools(cli) -> None:
     assert cli("pools").stdout.splitlines()[1].split("\t") == [
         "root", "default", "3", "1", "4", "-", "False",
     ]  # fmt: skip
-    assert json.loads(cli("pools", "--json").stdout)[0]["free"] == 3
+    [shown] = json.loads(cli("pools", "--json").stdout)
+    assert (shown["free"], shown["resize"], shown["resources"]) == (3, True, {})
+
+
+def test_run_asks_for_one_resource_or_none(cli, gateway: FakeGateway) -> None:
+    cli("run", "--memory", "2Gi", "true")
+    assert gateway.requests[0].json()["resources"] == {"memory": "2Gi"}
+    cli("run", "true")
+    assert "resources" not in gateway.requests[-3].json() | gateway.requests[-2].json()
 
 
 def test_reserve(cli, gateway: FakeGateway, tmp_path) -> None:

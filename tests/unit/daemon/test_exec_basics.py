@@ -207,7 +207,8 @@ def test_09_a_missing_directory_is_named_and_nothing_runs(daemon: Daemon, tmp_pa
     assert found["reason"] == "path_not_found"
     assert str(tmp_path / "missing") in str(found["detail"])
     assert not (tmp_path / "ran").exists()
-    assert daemon.refuse(argv=["true"], cwd="/etc/passwd")["reason"] == "not_a_directory"
+    found = daemon.refuse(argv=["true"], cwd="/etc/passwd")
+    assert (found["reason"], found["facts"]) == ("not_a_directory", {"errno": "ENOTDIR"})
     assert daemon.refuse(argv=["true"], cwd="/" + "x" * 300)["reason"] == "bad_request"
 
 

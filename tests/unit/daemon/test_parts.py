@@ -23,6 +23,7 @@ from daemon import (
     launch,
     log,
     outcome,
+    shells,
     spawn,
     stop,
     tree,
@@ -32,10 +33,13 @@ from daemon import (
 from daemon.init import Reaper
 from daemon.launch import StartFailedError
 from daemon.spawn import DirectoryError, Program, StageError, UserError
-from sandman import names
+from sandman import names, wire
 from sandman.errors import (
+    BadRequestError,
     InternalError,
     PathDeniedError,
+    PathNotFoundError,
+    SandmanError,
     UnreachableError,
     UserUnsupportedError,
 )
@@ -499,6 +503,37 @@ def test_reasons_for_not_starting() -> None:
     user = users.User("ann", 1, 1, (1,), "/", "")
     assert isinstance(explained(UserError(refused), user), UserUnsupportedError)
     assert isinstance(explained(refused, user), StartFailedError)
+
+
+@pytest.mark.parametrize(
+    ("reason", "wanted", "field"),
+    [
+        (wire.NOT_FOUND, PathNotFoundError, "shell"),
+        (wire.NOT_EXECUTABLE, PathDeniedError, "shell"),
+        (wire.TOO_LONG, BadRequestError, "env"),
+        (wire.NO_ROOM, UnreachableError, None),
+        (wire.BUSY, UnreachableError, None),
+    ],
+)
+def test_reasons_for_a_session_not_to_start(
+    reason: str, wanted: type[SandmanError], field: str | None
+) -> None:
+    found = shells._not_started(StartFailedError(126, reason, "why\n"))
+    assert type(found) is wanted
+    assert (found.detail, found.field) == ("why", field)
+
+
+def test_what_a_child_says_of_its_directory() -> None:
+    reader, writer = os.pipe()
+    try:
+        assert spawn._told(reader) is None
+        os.write(writer, b"%d" % errno.EACCES)
+        told = spawn._told(reader)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert isinstance(told, DirectoryError)
+    assert isinstance(told.reason, PermissionError)
 
 
 def test_a_relative_program_is_looked_for_where_it_would_run(

@@ -166,6 +166,64 @@ def test_27_the_prompt_and_words_on_jobs_stay_out(bash: Shell) -> None:
     raise AssertionError(notices)
 
 
+def test_27_a_trace_shows_the_command_alone(shell: Shell) -> None:
+    shell.run("set -x")
+    for command, code in (("echo hi", 0), ("(exit 3)", 3), ("echo again $?", 0)):
+        result = shell.run(command)
+        assert (result.exit_code, result.notices) == (code, b"")
+        traced = [line.lstrip("+") for line in result.output_text.splitlines() if line[0] == "+"]
+        assert traced == [f" {command}".replace("$?", "3").strip("()").replace("(", "")]
+    assert shell.run("set +x").notices == b""
+
+
+def test_27_a_trap_tells_of_the_command_alone(bash: Shell) -> None:
+    bash.run("trap 'echo D:$BASH_COMMAND' DEBUG; trap 'echo E:$BASH_COMMAND' ERR")
+    result = bash.run("echo hi; false")
+    assert (result.output, result.notices) == (b"D:echo hi\nhi\nD:false\nD:false\nE:false\n", b"")
+    assert (result.exit_code, bash.out("trap - DEBUG ERR")) == (1, "D:trap - DEBUG ERR\n")
+    assert bash.out("echo quiet") == "quiet\n"
+
+
+def test_27_jobs_are_shown_as_they_were_given(shell: Shell) -> None:
+    shell.run("sleep 50 & sleep 60 & kill -STOP $!; sleep 0.1")
+    shown = shell.out("jobs")
+    assert shown.count("sleep") == 2
+    assert not {"eval", "/dev/pts", "command", "/dev/null"} & set(shown.split())
+    assert "sleep 50" in shown
+    assert "sleep 60" in shown
+
+
+CLOSE_ALL = 'for i in $(seq {} 255); do eval "exec $i>&-"; done; echo here'
+
+
+@pytest.mark.parametrize("first", [0, 3])
+@pytest.mark.parametrize("options", [{}, {"interactive": True}, {"output_limit": 0}])
+def test_27_a_shell_whose_descriptors_are_closed_says_so_and_goes(
+    daemon: Daemon, first: int, options: dict[str, object]
+) -> None:
+    with Shell(daemon, shell="bash") as bash:
+        bash.run("sleep 60 & kill -STOP $!")  # for which bash stays once
+        result = bash.run(CLOSE_ALL.format(first), **options)
+        assert (result.state, result.exit_code, result.cut_off) == ("ended", 129, True)
+        assert b"lost" not in result.output + result.notices
+        if first and not options:
+            assert result.output.startswith(b"here\nbash: ")
+            assert result.output_bytes == len(result.output)
+        told = bash.told()
+        assert (told.state, told.exit_code, told.cut_off) == ("ended", 129, True)
+        refused = problem(bash.post("run", command="true"))
+        facts = {"state": "ended", "exit_code": 129, "cut_off": True}
+        assert (refused["reason"], refused["facts"]) == ("conflict", facts)
+        assert "closed the shell's own descriptors" in refused["detail"]
+
+
+def test_27_a_shell_that_goes_by_itself_is_not_cut_off(daemon: Daemon) -> None:
+    for command in ("exit 129", "exec sh -c 'exit 129'"):
+        with Shell(daemon, shell="bash") as bash:
+            result = bash.run(command)
+            assert (result.state, result.exit_code, result.cut_off) == ("ended", 129, False)
+
+
 def test_27_a_long_command(shell: Shell) -> None:
     text = "".join(f"echo {n} 'it''s'\n" for n in range(4000))
     assert shell.out(text).splitlines()[-1] == "3999 its"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +14,7 @@ from sandman import wire
 from tests.unit.daemon.harness import ROOT, Daemon, problem, serve_by
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
 MOST = 32 * os.sysconf("SC_PAGE_SIZE") - 1
 """Bytes of one argument."""
@@ -57,6 +59,24 @@ def test_a_variable_counts_with_its_name(any_daemon: Daemon) -> None:
     result = any_daemon.exec(argv=["true"], env={"LONG": f"{fits['LONG']}x"})
     assert told(result) == (126, "arguments_too_long")
     assert f"variable LONG has {MOST + 1} bytes with its name" in result.stderr_text
+
+
+def test_variables_of_the_sandbox_with_which_nothing_would_start(
+    start: Callable[..., Daemon],
+) -> None:
+    daemon = start()
+    piece = "x" * 65535
+    for env, field in (
+        ({"A": "1", "LONG": "x" * MOST}, "env.LONG"),
+        ({f"V{number}": piece for number in range(40)}, "env"),
+    ):
+        found = problem(daemon.client.post("/v1/claim", json={"claim_id": "c", "env": env}))
+        assert (found["reason"], found["field"]) == ("bad_request", field)
+    assert daemon.client.get("/v1/info").json()["claim_id"] is None
+    env = {f"V{number}": piece for number in range(28)}
+    body = {"claim_id": "c", "env": env}
+    assert daemon.client.post("/v1/claim", json=body).json()["claim_id"] == "c"
+    assert daemon.sh("echo ${#V27}").stdout == b"65535\n"
 
 
 def test_all_together(any_daemon: Daemon) -> None:
@@ -139,17 +159,15 @@ def test_each_word_is_documented() -> None:
 
 
 @pytest.fixture
-def theirs(tmp_path: Path) -> Path:
-    """A directory of uid 1 alone, below one that all may pass."""
-    place = tmp_path / "theirs"
-    place.mkdir()
-    for above in (tmp_path, *list(tmp_path.parents)[:3]):
-        if above.stat().st_uid == os.geteuid() and above.name.startswith("pytest"):
-            above.chmod(0o755)
-    tmp_path.chmod(0o755)
-    os.chown(place, 1, 1)
-    place.chmod(0o700)
-    return place
+def theirs() -> Iterator[Path]:
+    """A directory of uid 1 alone, below one that all may pass; pytest's own are closed to others."""
+    with tempfile.TemporaryDirectory(prefix="sandman-starts-") as above:
+        Path(above).chmod(0o755)
+        place = Path(above) / "theirs"
+        place.mkdir()
+        os.chown(place, 1, 1)
+        place.chmod(0o700)
+        yield place
 
 
 @as_root

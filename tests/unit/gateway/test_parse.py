@@ -35,6 +35,17 @@ def test_everything():
     assert request.purpose is Purpose.EVAL
 
 
+def test_resources_and_who_chooses_the_pool():
+    body = {"resources": {"cpu": "500m", "memory": "2Gi"}, "node_class": "gpu"}
+    request = parse.sandbox_request(body, SETTINGS)
+    assert request.resources == (500, 2 * 1024**3)
+    assert (request.node_class, request.names_pool, request.pool) == ("gpu", False, "root")
+    request = parse.sandbox_request({"pool": "root", "resources": {"cpu": 2}}, SETTINGS)
+    assert (request.resources, request.names_pool) == ((2000, None), True)
+    request = parse.sandbox_request({"resources": {}}, SETTINGS)
+    assert request.resources == (None, None)
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -61,6 +72,17 @@ def test_everything():
         ({"image": "x", "env": {"A=B": "c"}}, "env"),
         ({"image": "x", "env": {"A": 1}}, "env.A"),
         ({"image": "x", "purpose": "test"}, "purpose"),
+        ({"image": "x", "resources": 2}, "resources"),
+        ({"image": "x", "resources": {"gpu": 1}}, "resources.gpu"),
+        ({"image": "x", "resources": {"cpu": "2 cores"}}, "resources.cpu"),
+        ({"image": "x", "resources": {"cpu": -1}}, "resources.cpu"),
+        ({"image": "x", "resources": {"cpu": True}}, "resources.cpu"),
+        ({"image": "x", "resources": {"cpu": "9m"}}, "resources.cpu"),
+        ({"image": "x", "resources": {"cpu": 1001}}, "resources.cpu"),
+        ({"image": "x", "resources": {"memory": "4GB"}}, "resources.memory"),
+        ({"image": "x", "resources": {"memory": "1Mi"}}, "resources.memory"),
+        ({"image": "x", "resources": {"memory": "1Pi"}}, "resources.memory"),
+        ({"image": "x", "node_class": "no spaces"}, "node_class"),
         ({"image": "x", "user": -1}, "user"),
         ({"image": "x", "imgae": "typo"}, "imgae"),
     ],

@@ -10,7 +10,7 @@ import trio
 from gateway import steps
 from gateway.config import Settings
 from gateway.fulfilment import LOOKS_APART_S
-from gateway.model import Ending, Tier
+from gateway.model import Amounts, Bounds, Ending, Tier
 from gateway.preparation import ANSWER_MAX_BYTES, TAIL_CHARS
 from sandman.errors import (
     DiedError,
@@ -21,6 +21,8 @@ from sandman.errors import (
 from tests.fakes.cluster import TASK, FakeCluster
 from tests.unit.gateway.test_pool import running, want
 
+GI = 1024**3
+BOUNDS = Bounds(Amounts(500, GI), Amounts(1000, 2 * GI))
 STEPS = steps.parse(
     [{"file": {"path": "/a", "content": "x"}}, {"exec": {"argv": ["make"]}}]
 )  # fmt: skip
@@ -233,3 +235,23 @@ async def test_what_a_gateway_before_left_half_prepared_is_made_anew(autojump_cl
         assert made.instance.uid == whole.uid
         assert half.uid not in cluster.pods
         assert made.instance.image == TASK
+
+
+async def test_the_resources_that_were_asked_for_are_there_before_the_steps(autojump_clock):
+    cluster = FakeCluster()
+    placeholder = cluster.placeholder(bounds=BOUNDS)
+    async with running(cluster) as pool, trio.open_nursery() as nursery:
+        cluster.nursery = nursery
+        cluster.pool(bounds=BOUNDS, resize=True)
+        await trio.sleep(0.1)
+        asked = Amounts(2000, 4 * GI)
+        seen = []
+
+        def answer(pod, _path, _body):
+            seen.append(cluster.pods[pod.uid].actual.limits)
+            return result()
+
+        cluster.answer = answer
+        made = await pool.allocate("acme", want(prepare=STEPS, resources=asked), None)
+        assert made.instance.uid == placeholder.uid
+        assert seen == [asked, asked]

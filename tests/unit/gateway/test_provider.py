@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from trio.testing import MockClock
 
-from gateway.model import Assignment, Ending, Instance, PoolSpec, Tier
+from gateway import sizing
+from gateway.model import Amounts, Assignment, Bounds, Ending, Instance, PoolSpec, Tier
 from gateway.provider import ClaimLostError, RefusedError, kubernetes, pods
 from gateway.provider.kubernetes import KubernetesProvider
 from sandman import names
@@ -136,6 +137,67 @@ async def test_a_pool_is_scaled_by_its_subresource():
         server.remove("deployments", "sandman-pool-root")
         await provider.scale(spec, 9)
         assert len(server.writes) == 1
+
+
+RESOURCES = {
+    "requests": {"cpu": "250m", "memory": "512Mi", "ephemeral-storage": "1Gi"},
+    "limits": {"cpu": "2", "memory": "4Gi"},
+}
+GI = 1024**3
+GROWN = Bounds(Amounts(500, GI), Amounts(4000, 8 * GI))
+
+
+async def sized_one(server: ApiServer, api: kube.Kube, resources: dict = RESOURCES) -> Instance:
+    document = placeholder("p1")
+    document["spec"]["containers"][0]["resources"] = resources
+    server.put("pods", document)
+    return pods.instance(await api.get(kube.PODS, "p1", namespace=NAMESPACE))
+
+
+async def test_a_resize_is_a_write_of_its_own_and_touches_nothing_else():
+    async with provided() as (server, provider, api):
+        taken = await provider.claim(await sized_one(server, api), assignment())
+        assert taken.bounds == Bounds(Amounts(250, GI // 2), Amounts(2000, 4 * GI))
+        await provider.resize(taken, GROWN)
+        assert server.writes == [("PATCH", "pods", "p1"), ("PATCH", "pods/resize", "p1")]
+        assert provider.claim_writes == {"swap": 2}
+        [container] = server.named("pods", "p1")["spec"]["containers"]
+        assert container["resources"] == {
+            "requests": {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "1Gi"},
+            "limits": {"cpu": "4", "memory": "8Gi"},
+        }
+        assert container["image"] == TASK
+
+
+async def test_a_resize_of_another_pod_of_that_name_is_refused():
+    async with provided() as (server, provider, api):
+        taken = await sized_one(server, api)
+        for changes in ({"uid": "another"}, {"name": "gone"}):
+            with pytest.raises(RefusedError):
+                await provider.resize(dataclasses.replace(taken, **changes), GROWN)
+        server.faults = [lambda _seen: status(503, "ServiceUnavailable")] * 10
+        with pytest.raises(UnreachableError):
+            await provider.resize(taken, GROWN)
+
+
+async def test_a_new_pod_has_the_resources_that_were_asked_for():
+    template_ = template()
+    template_["spec"]["containers"][0]["resources"] = RESOURCES
+    spec = dataclasses.replace(SPEC, template=template_, bounds=sizing.of_template(template_))
+    async with provided() as (server, provider, _):
+        wanted = assignment(tier=Tier.COLD, resources=Amounts(4000, 8 * GI))
+        made = await provider.create(spec, "cold", wanted)
+        assert made.bounds == GROWN
+        [container] = server.named("pods", "cold")["spec"]["containers"]
+        assert container["resources"]["requests"]["ephemeral-storage"] == "1Gi"
+        assert RESOURCES["limits"] == {"cpu": "2", "memory": "4Gi"}, (
+            "the pool's own template changed"
+        )
+        nothing = template()
+        nothing["spec"]["containers"][0]["resources"] = None
+        unsized = dataclasses.replace(SPEC, template=nothing)
+        bare = await provider.create(unsized, "bare", assignment(resources=Amounts(500)))
+        assert bare.bounds == Bounds(Amounts(500), Amounts(500))
 
 
 async def test_of_two_claims_of_one_placeholder_one_is_lost():

@@ -56,12 +56,14 @@ async def test_options_travel(gateway: FakeGateway) -> None:
         assert gateway.requests[0].json() == {"wait_s": 60.0}
         key = gateway.requests[0].headers["idempotency-key"]
         async with client.sandbox(
-            image="i", pool="p", env={"A": "1"}, workdir="/w", user="u", run="r",
+            image="i", pool="p", resources={"cpu": "500m", "memory": "2Gi"}, node_class="gpu",
+            env={"A": "1"}, workdir="/w", user="u", run="r",
             labels={"l": "m"}, max_s=60, wait_s=5, idempotency_key="mine",
-        ):  # fmt: skip
-            pass
+        ) as box:  # fmt: skip
+            assert box.info.resources == {"cpu": "500m", "memory": "2Gi"}
         assert gateway.requests[-2].json() == {
-            "image": "i", "pool": "p", "env": {"A": "1"}, "workdir": "/w", "user": "u", "run": "r",
+            "image": "i", "pool": "p", "resources": {"cpu": "500m", "memory": "2Gi"},
+            "node_class": "gpu", "env": {"A": "1"}, "workdir": "/w", "user": "u", "run": "r",
             "labels": {"l": "m"}, "lease": {"max_s": 60}, "wait_s": 5,
         }  # fmt: skip
         assert gateway.requests[-2].headers["idempotency-key"] == "mine" != key
@@ -87,7 +89,7 @@ async def test_without_a_block(gateway: FakeGateway) -> None:
         with pytest.raises(errors.NotFoundError) as caught:
             await client.get(one.id)
         assert caught.value.sandbox == one.id
-        pool = PoolInfo(name="root", image="default", free=3, leased=1, wanted=4)
+        pool = PoolInfo(name="root", image="default", free=3, leased=1, wanted=4, resize=True)
         assert await client.pools() == [pool]
         assert gateway.url in repr(client)
 

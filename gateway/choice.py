@@ -1,0 +1,112 @@
+"""Which pool serves a request that names none, and whether the one that it names can. Pure.
+
+Chosen are pools that say so (`sandman.dev/choose`), and the default one: what else tells pools apart
+(security context, pull secrets, runtime class) is nothing that a caller should get by accident.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING
+
+from gateway import sizing
+from gateway.model import NO_AMOUNTS, Amounts
+from sandman.errors import BadRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gateway.model import PoolSpec, SandboxRequest
+
+DEFAULT_POOL = "root"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Asked:
+    """What a pool is chosen by."""
+
+    image: str | None = None
+    resources: Amounts = NO_AMOUNTS
+    node_class: str | None = None
+
+
+def pool_of(request: SandboxRequest, pools: Mapping[str, PoolSpec]) -> PoolSpec:
+    """The pool that serves this request.
+
+    Raises:
+        BadRequestError: there is no such pool, it cannot give this, or none can.
+    """
+    asked = Asked(request.image, request.resources, request.node_class)
+    if request.names_pool:
+        spec = _named(request.pool, pools)
+        lacking = why_not(spec, asked)
+        if lacking is not None:
+            raise lacking
+        return spec
+    return choose(asked, pools)
+
+
+def _named(name: str, pools: Mapping[str, PoolSpec]) -> PoolSpec:
+    spec = pools.get(name)
+    if spec is None:
+        known = ", ".join(sorted(pools)) or "none"
+        raise BadRequestError(f"no pool {name!r}; there are: {known}", field="pool")
+    return spec
+
+
+def choose(asked: Asked, pools: Mapping[str, PoolSpec]) -> PoolSpec:
+    """The best pool: of those that fit without a resize the smallest, then one that runs this image.
+
+    Raises:
+        BadRequestError: none fits.
+    """
+    candidates = [
+        spec
+        for name, spec in pools.items()
+        if (spec.choose or name == DEFAULT_POOL)
+        and (spec.swap or name == DEFAULT_POOL or asked.image in (None, spec.image))
+    ]
+    if not candidates:
+        return _named(DEFAULT_POOL, pools)
+    fitting = [spec for spec in candidates if why_not(spec, asked) is None]
+    if not fitting:
+        errors = [error for spec in candidates if (error := why_not(spec, asked)) is not None]
+        raise BadRequestError(
+            "no pool can give this: " + "; ".join(error.detail for error in errors),
+            field=errors[0].field,
+        )
+    return min(fitting, key=lambda spec: _rank(spec, asked))
+
+
+def why_not(spec: PoolSpec, asked: Asked) -> BadRequestError | None:
+    """Why this pool cannot serve such a request; None when it can."""
+    if asked.node_class not in (None, spec.node_class):
+        return BadRequestError(
+            f"pool {spec.name} is on nodes of the class {spec.node_class or '(none)'}",
+            field="node_class",
+        )
+    if sizing.fits(spec.bounds, asked.resources) or may_resize(spec, asked.resources):
+        return None
+    most = sizing.texts(spec.bounds.limits)
+    shown = ", ".join(f"{name} {value}" for name, value in most.items())
+    return BadRequestError(f"pool {spec.name} gives {shown} at most", field="resources")
+
+
+def may_resize(spec: PoolSpec, asked: Amounts) -> bool:
+    """Whether the pool's pods may be given other resources than the template's."""
+    return spec.resize and sizing.can_resize(spec.bounds, asked)
+
+
+def _rank(spec: PoolSpec, asked: Asked) -> tuple[object, ...]:
+    runs_it = asked.image is not None and spec.image == asked.image
+    if asked.resources == NO_AMOUNTS:
+        return not runs_it, spec.name != DEFAULT_POOL, _size(spec), spec.name
+    fits = sizing.fits(spec.bounds, asked.resources)
+    # Of those that are too small the largest: it has the least to grow.
+    size = _size(spec) if fits else tuple(-one for one in _size(spec))
+    return not fits, size, not runs_it, spec.name != DEFAULT_POOL, spec.name
+
+
+def _size(spec: PoolSpec) -> tuple[float, ...]:
+    return tuple(math.inf if limit is None else limit for limit in spec.bounds.limits)

@@ -1,0 +1,128 @@
+"""Which pool serves a request: the one that it names, or the smallest that fits."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway import choice
+from gateway.choice import Asked
+from gateway.model import Amounts, Bounds, PoolSpec, SandboxRequest
+from sandman.errors import BadRequestError
+
+GI = 1024**3
+
+
+def pool(name: str, cpu: int | None = None, memory: int | None = None, **changes) -> PoolSpec:
+    limits = Amounts(cpu, None if memory is None else memory * GI)
+    half = Amounts(*(None if one is None else one // 2 for one in limits))
+    values = {"choose": True, "bounds": Bounds(half, limits), "image": "base", "swap": True}
+    return PoolSpec("ns", name, wanted=1, most=None, **(values | changes))
+
+
+def pools(*specs: PoolSpec) -> dict[str, PoolSpec]:
+    return {spec.name: spec for spec in specs}
+
+
+def asked(cpu: int | None = None, memory: int | None = None, **more) -> Asked:
+    return Asked(resources=Amounts(cpu, None if memory is None else memory * GI), **more)
+
+
+def request(**changes) -> SandboxRequest:
+    values = {"image": None, "pool": "root", "max_s": 60.0, "wait_s": 1.0, "names_pool": False}
+    return SandboxRequest(**(values | changes))
+
+
+SIZES = pools(pool("large", 8000, 32), pool("root", 2000, 4), pool("small", 500, 1))
+
+
+@pytest.mark.parametrize(
+    ("wish", "chosen"),
+    [
+        (asked(), "root"),
+        (asked(500), "small"),
+        (asked(501), "root"),
+        (asked(memory=2), "root"),
+        (asked(500, 5), "large"),
+        (asked(8000, 32), "large"),
+    ],
+)
+def test_the_smallest_that_fits(wish, chosen):
+    assert choice.choose(wish, SIZES).name == chosen
+
+
+def test_none_fits():
+    with pytest.raises(
+        BadRequestError, match="pool large gives cpu 8, memory 32Gi at most"
+    ) as caught:
+        choice.choose(asked(9000), SIZES)
+    assert caught.value.field == "resources"
+
+
+def test_where_none_fits_the_largest_that_may_grow_grows():
+    growing = pools(
+        pool("root", 2000, 4, resize=True),
+        pool("small", 500, 1, resize=True),
+        pool("fixed", 4000, 8),
+    )
+    assert choice.choose(asked(5000), growing).name == "root"
+    # A pool that fits needs no second write.
+    assert choice.choose(asked(3000), growing).name == "fixed"
+    unnamed = pools(pool("root", resize=True))
+    assert choice.choose(asked(5000), unnamed).name == "root"
+    no_memory = pools(pool("root", 2000, resize=True))
+    assert choice.may_resize(no_memory["root"], Amounts(3000))
+    assert not choice.may_resize(no_memory["root"], Amounts(3000, GI))
+
+
+def test_pools_are_chosen_that_say_so_and_the_default_one():
+    known = pools(pool("root", 2000, 4, choose=False), pool("restricted", 500, 1, choose=False))
+    assert choice.choose(asked(500), known).name == "root"
+    assert choice.choose(asked(500), pools(pool("other", 500, 1))).name == "other"
+    with pytest.raises(BadRequestError, match="no pool 'root'; there are: restricted") as caught:
+        choice.choose(asked(), pools(pool("restricted", choose=False)))
+    assert caught.value.field == "pool"
+    with pytest.raises(BadRequestError, match="there are: none"):
+        choice.choose(asked(), {})
+
+
+def test_a_pool_that_runs_the_image_comes_first_among_equals():
+    known = pools(
+        pool("root", 2000, 4),
+        pool("task", 2000, 4, image="task:1"),
+        pool("big", 4000, 8, image="task:1"),
+    )
+    assert choice.choose(asked(image="task:1"), known).name == "task"
+    assert choice.choose(asked(1000, image="task:1"), known).name == "task"
+    assert choice.choose(asked(1000, image="other:1"), known).name == "root"
+    assert choice.choose(asked(), known).name == "root"
+
+
+def test_a_pool_that_swaps_no_image_serves_its_own_alone():
+    known = pools(pool("root", 2000, 4), pool("task", 500, 1, image="task:1", swap=False))
+    assert choice.choose(asked(500, image="task:1"), known).name == "task"
+    assert choice.choose(asked(500, image="other:1"), known).name == "root"
+
+
+def test_the_class_of_nodes():
+    known = pools(pool("root", 2000, 4), pool("gpu", 4000, 8, node_class="gpu"))
+    assert choice.choose(asked(node_class="gpu"), known).name == "gpu"
+    assert choice.choose(asked(1000), known).name == "root"
+    with pytest.raises(
+        BadRequestError, match=r"class gpu.*class \(none\)|class \(none\).*class gpu"
+    ) as caught:
+        choice.choose(asked(node_class="arm"), known)
+    assert caught.value.field == "node_class"
+
+
+def test_a_named_pool_is_taken_when_it_can_give_what_was_asked():
+    named = request(pool="small", names_pool=True, resources=Amounts(500))
+    assert choice.pool_of(named, SIZES).name == "small"
+    for changes, field in (
+        ({"resources": Amounts(501)}, "resources"),
+        ({"node_class": "gpu"}, "node_class"),
+        ({"pool": "none"}, "pool"),
+    ):
+        with pytest.raises(BadRequestError) as caught:
+            choice.pool_of(request(**{"pool": "small", "names_pool": True, **changes}), SIZES)
+        assert caught.value.field == field
+    assert choice.pool_of(request(resources=Amounts(5000)), SIZES).name == "large"
