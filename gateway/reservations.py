@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from gateway import reserving
-from gateway.model import Purpose, SandboxRequest
+from gateway.model import DEFAULT_SHARE, Purpose, SandboxRequest
 from gateway.pool import key_label
 from gateway.reserving import Progress, Reservation, Trouble
 from sandman import names
@@ -293,9 +293,8 @@ class Reservations:
             prepare=reservation.steps,
         )
         try:
-            share = self._shares(reservation.key_id)
-            if share is None:
-                return
+            # A key that is gone since the round ends the reservation in the next one.
+            share = self._shares(reservation.key_id) or DEFAULT_SHARE
             await self._pool.reserve(reservation.tenant, request, reservation.id, share=share)
         except SandmanError as error:
             held.trouble = held.trouble.after(error, self._wall())
@@ -351,13 +350,21 @@ class Reservations:
         return Progress(ready.get(held.reservation.id, 0), len(held.working), held.trouble)
 
     def _strays(self) -> list[Instance]:
-        """Reserved pods that nobody will use: their reservation is gone, or who prepared them."""
+        """Reserved pods that nobody will use: their reservation is gone, or who prepared them, or they were
+        released and are there still."""
         return [
             one
-            for one in self._reserved()
-            if (one.prepared is None and not self._pool.has_in_hand(one.claim_id))
-            or (one.prepared is not None and one.reservation not in self._held)
+            for one in self._roster.registry.all()
+            if one.state == names.STATE_RESERVED and not one.deleting and self._is_stray(one)
         ]
+
+    def _is_stray(self, one: Instance) -> bool:
+        if one.ending is not None:
+            # Of one that has ended by itself the janitor takes care, once its reason was heard.
+            return one.ending.reason == "released"
+        if one.prepared is None:
+            return not self._pool.has_in_hand(one.claim_id)
+        return one.reservation not in self._held
 
 
 def _cancel(held: _Held) -> None:

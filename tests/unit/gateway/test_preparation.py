@@ -9,16 +9,18 @@ import trio
 
 from gateway import steps
 from gateway.config import Settings
+from gateway.daemons import NotListeningError
 from gateway.fulfilment import LOOKS_APART_S
 from gateway.model import Amounts, Bounds, Ending, Tier
 from gateway.preparation import ANSWER_MAX_BYTES, TAIL_CHARS
+from sandman import wire
 from sandman.errors import (
     DiedError,
     OomError,
     PrepareFailedError,
     UnreachableError,
 )
-from tests.fakes.cluster import TASK, FakeCluster
+from tests.fakes.cluster import TASK, FakeCluster, make_pool
 from tests.unit.gateway.test_pool import running, want
 
 GI = 1024**3
@@ -235,6 +237,16 @@ async def test_what_a_gateway_before_left_half_prepared_is_made_anew(autojump_cl
         assert made.instance.uid == whole.uid
         assert half.uid not in cluster.pods
         assert made.instance.image == TASK
+
+
+async def test_the_daemon_from_before_the_swap_is_not_prepared():
+    cluster = FakeCluster()
+    placeholder = cluster.placeholder()
+    pool = make_pool(cluster)
+    meet = pool._fulfilment.preparation.meet
+    with pytest.raises(NotListeningError):
+        await meet(placeholder, wire.Claim("c", cluster.boots[placeholder.uid]))
+    assert (await meet(placeholder, wire.Claim("c", "another"))).claim_id is None
 
 
 async def test_the_resources_that_were_asked_for_are_there_before_the_steps(autojump_clock):

@@ -249,6 +249,40 @@ async def test_a_late_sighting_of_what_was_only_reserved_costs_nothing(autojump_
         assert (await bed.pool.allocate("acme", want(prepare=STEPS), None)).instance.tier == "warm"
 
 
+async def test_what_cannot_be_released_now_is_released_later(autojump_clock):
+    cluster = FakeCluster()
+    placeholders(cluster, 2)
+    async with reserving_over(cluster) as bed:
+        made = await bed.all.create(asked(count=2), None)
+        await trio.sleep(3.0)
+        real, refused = cluster.delete, []
+
+        async def delete(instance) -> None:
+            if not refused:
+                refused.append(instance)
+                raise UnreachableError("the API server is away")
+            await real(instance)
+
+        cluster.delete = delete
+        await bed.all.delete("acme", made.id)
+        assert reserved(cluster) == 1
+        await trio.sleep(3 * LOOK_EVERY_S)
+        assert reserved(cluster) == 0
+
+
+async def test_what_will_be_asked_for_yet_is_known(autojump_clock):
+    cluster = FakeCluster()
+    placeholders(cluster, 3)
+    async with reserving_over(cluster) as bed:
+        await bed.all.create(asked(count=9), None)
+        await trio.sleep(3.0)
+        # Three are ready, and the other six wait in the queue.
+        assert bed.all.forecast() == {"root": 0}
+        await bed.all.create(asked(count=100, tenant="zeta", image="other:1"), None)
+        await trio.sleep(1.0)
+        assert bed.all.forecast() == {"root": 99}
+
+
 async def test_the_same_key_is_the_same_reservation(autojump_clock):
     cluster = FakeCluster()
     async with reserving_over(cluster) as bed:
