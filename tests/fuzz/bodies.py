@@ -91,7 +91,15 @@ def outcome(read: Callable[[bytes], object], data: bytes) -> str:
 
 
 def _library_loads(data: bytes) -> object:
-    return json.loads(data.decode("utf-8", "surrogatepass").removeprefix("\ufeff"))
+    text = data.decode("utf-8", "surrogatepass").removeprefix("\ufeff")
+    return json.loads(text, object_pairs_hook=_once)
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """An object, none of whose members is there twice: ours refuses those, too."""
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise ValueError
+    return dict(pairs)
 
 
 def query(data: bytes) -> None:
