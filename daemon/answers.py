@@ -7,11 +7,10 @@ header that two readers could read differently, everything within limits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
 from daemon import http1
 from daemon.config import MAX_HEAD_BYTES, MAX_HEADERS
 from sandman.errors import BadRequestError
+from sandman.records import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

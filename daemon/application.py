@@ -7,13 +7,9 @@ hours without one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from daemon.handshake import Handshake
-from daemon.processes import Processes
 from daemon.routes import ANY, PORTS, Later, Route, Routes
-from daemon.usage import Meter
-from sandman.handles import STREAMS
+from sandman.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from daemon.archives import Archives
@@ -24,6 +20,7 @@ if TYPE_CHECKING:
     from daemon.init import Reaper
     from daemon.lease import Watch
     from daemon.ports import Ports
+    from daemon.processes import Processes
     from daemon.runner import Runner
     from daemon.sessions import Sessions
     from daemon.state import Sandbox
@@ -31,6 +28,7 @@ if TYPE_CHECKING:
     from daemon.tree import Life
 
 
+_STREAMS = ("stdout", "stderr")
 _PATH = ("path", "user")
 """What every call about a path takes in its query."""
 
@@ -47,15 +45,19 @@ def build(
         lease: is told of each call.
         spared: lives of processes that are not ours to end.
     """
-    processes = Processes(sandbox, reaper, Meter(), spared)
-    runner = Later(lambda: _runner(processes))
-    executions = Later(lambda: _executions(processes, runner.made()))
-    handles = Later(lambda: _handles(processes, runner.made()))
-    handshake = Handshake(sandbox, processes, lease, lambda: (executions.made(), handles.made()))
+    processes = Later(lambda: _processes(sandbox, reaper, spared))
+    runner = Later(lambda: _runner(processes.made()))
+    executions = Later(lambda: _executions(processes.made(), runner.made()))
+    handles = Later(lambda: _handles(processes.made(), runner.made()))
+
+    def running() -> int:
+        return processes.made().running if processes.is_made else 0
+
+    handshake = Handshake(sandbox, running, lease, lambda: (executions.made(), handles.made()))
     files = Later(lambda: _files(sandbox))
     directories = Later(lambda: _directories(sandbox))
     archives = Later(lambda: _archives(sandbox))
-    sessions = Later(lambda: _sessions(processes))
+    sessions = Later(lambda: _sessions(processes.made()))
     ports = Later(lambda: _ports(config.port))
     table: dict[str, dict[str, Route]] = {
         "/healthz": {},
@@ -65,7 +67,7 @@ def build(
         "/v1/exec": {"POST": executions.to("run")},
         "/v1/processes": {"GET": handles.to("list"), "POST": handles.to("start")},
         "/v1/processes/{}": {"GET": handles.to("get", "wait_s"), "DELETE": handles.to("kill")},
-        "/v1/processes/{}/output": {"GET": handles.to("output", *STREAMS)},
+        "/v1/processes/{}/output": {"GET": handles.to("output", *_STREAMS)},
         "/v1/processes/{}/stdin": {"POST": handles.to("stdin", "offset", "close")},
         "/v1/processes/{}/signal": {"POST": handles.to("signal")},
         "/v1/processes/{}/terminal": {"GET": handles.to("terminal", "stdout", "exclusive")},
@@ -93,6 +95,13 @@ def build(
 
 # Each imports what few sandboxes need, or what all need a moment later: see `Later`.
 # ruff: noqa: PLC0415
+
+
+def _processes(sandbox: Sandbox, reaper: Reaper, spared: tuple[Life, ...]) -> Processes:
+    from daemon.processes import Processes
+    from daemon.usage import Meter
+
+    return Processes(sandbox, reaper, Meter(), spared)
 
 
 def _runner(processes: Processes) -> Runner:

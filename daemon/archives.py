@@ -8,8 +8,8 @@ import os
 from typing import TYPE_CHECKING
 
 from daemon import config, files, http1, paths
+from daemon.documents import dump
 from daemon.exchange import CallerGoneError, Response
-from daemon.replies import dump
 from sandman import names
 from sandman.errors import BadRequestError, SandmanError
 

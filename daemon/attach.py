@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 import select
 import time
-from typing import TYPE_CHECKING, Protocol
 
 from daemon import config
 from daemon.exchange import CallerGoneError
 from daemon.process import iter_open
 from sandman.errors import SandmanError
+from sandman.records import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable

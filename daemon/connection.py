@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import TYPE_CHECKING
 
 from daemon import config, http1
 from daemon.exchange import CallerGoneError, Exchange, Scratch, linger, receive
 from sandman import names, notation
 from sandman.errors import BadRequestError
+from sandman.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,10 +10,11 @@ import select
 from typing import TYPE_CHECKING
 
 from daemon import config, http1, queries
+from daemon.documents import dump
 from daemon.exchange import CallerGoneError, linger, receive
 from daemon.follow import check_offsets, follow
 from daemon.process import ROOM_BYTES
-from daemon.replies import Reply, dump
+from daemon.replies import Reply
 from sandman import terminal, websocket, wire
 from sandman.errors import BadRequestError, ConflictError, SandmanError
 from sandman.websocket import Message, ProtocolError

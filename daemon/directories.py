@@ -9,8 +9,8 @@ import os
 from typing import TYPE_CHECKING
 
 from daemon import config, entries, files, identity, paths, queries
+from daemon.documents import dump
 from daemon.exchange import Response
-from daemon.replies import dump
 from daemon.state import encode
 from sandman import names, wire
 from sandman.errors import ConflictError

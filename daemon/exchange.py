@@ -6,10 +6,10 @@ import math
 import select
 import socket
 import time
-from typing import TYPE_CHECKING, NamedTuple
 
 from daemon import config, http1
 from sandman.errors import BadRequestError, TooLargeError
+from sandman.records import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

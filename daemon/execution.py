@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from daemon.follow import follow
 from daemon.replies import Reply
 from daemon.uploads import Upload, read_spec
 from sandman import names
 from sandman.errors import BadRequestError, InternalError
+from sandman.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from daemon.exchange import Exchange

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import select
 import time
-from typing import TYPE_CHECKING
 
 from daemon.exchange import CallerGoneError
 from daemon.process import Reader
 from sandman.errors import BadRequestError, InternalError
+from sandman.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from daemon.exchange import Exchange

@@ -7,9 +7,9 @@ gateway's probes are answered, and other calls wait for a few milliseconds.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
 
 from daemon.exchange import Response
+from sandman.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,18 +6,19 @@ import functools
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING
 
 from daemon import queries, tree
+from daemon.documents import dump
 from daemon.exchange import Response
 from daemon.follow import follow, wait_settled
 from daemon.process import ROOM_BYTES
-from daemon.replies import Reply, dump
+from daemon.replies import Reply
 from daemon.stop import end_survivors, send
 from daemon.uploads import read_spec
 from sandman import names, wire
 from sandman.errors import ConflictError
 from sandman.handles import ATTACHED_GRACE_S, MAX_STDIN_BYTES, MAX_WAIT_S, STREAMS
+from sandman.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from daemon.exchange import Exchange

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from daemon.documents import dump
 from daemon.exchange import Response
-from daemon.replies import dump
-from sandman import names, wire
+from sandman import names
+from sandman.claims import Claim
+from sandman.fields import Fields, load_object
+from sandman.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from daemon.exchange import Exchange
     from daemon.lease import Watch
-    from daemon.processes import Processes
     from daemon.state import Sandbox
 
 _MAX_CLAIM_BYTES = 4 * 1024 * 1024
@@ -25,16 +25,20 @@ class Handshake:
     """The handlers of `claim`, `renew` and `info`."""
 
     def __init__(
-        self, sandbox: Sandbox, processes: Processes, lease: Watch, prepare: Callable[[], object]
+        self,
+        sandbox: Sandbox,
+        running: Callable[[], int],
+        lease: Watch,
+        prepare: Callable[[], object],
     ) -> None:
         self._sandbox = sandbox
-        self._processes = processes
+        self._running = running
         self._lease = lease
         self._prepare = prepare
 
     def claim(self, exchange: Exchange) -> None:
         """Take a claim, once. The same one again sets its lease anew."""
-        claim = wire.Claim.from_json(wire.load_object(exchange.read_body(_MAX_CLAIM_BYTES)))
+        claim = Claim.from_json(load_object(exchange.read_body(_MAX_CLAIM_BYTES)))
         self._sandbox.accept(claim)
         if claim.lease is not None:
             self._lease.agree(claim.lease)
@@ -42,7 +46,7 @@ class Handshake:
 
     def renew(self, exchange: Exchange) -> None:
         """Set how long the lease is from now on."""
-        body = wire.Fields(wire.load_object(exchange.read_body(_MAX_RENEWAL_BYTES)))
+        body = Fields(load_object(exchange.read_body(_MAX_RENEWAL_BYTES)))
         ttl_s = body.seconds("ttl_s")
         if ttl_s is None:
             raise body.fail("ttl_s", "a number of seconds greater than 0")
@@ -52,7 +56,7 @@ class Handshake:
 
     def info(self, exchange: Exchange) -> None:
         """Tell boot, claim and defaults."""
-        info = self._sandbox.info(self._processes.running)
+        info = self._sandbox.info(self._running())
         exchange.respond(Response(200, dump(info.to_json()), names.MEDIA_JSON))
         # The answer is on its way, and a command likely next: what that needs is loaded meanwhile.
         self._prepare()

@@ -7,10 +7,9 @@ framing only, one of each header that frames or authorises, digits that are ASCI
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
 from daemon.config import MAX_HEADERS
 from sandman.errors import BadRequestError
+from sandman.records import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

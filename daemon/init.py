@@ -14,9 +14,9 @@ import os
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
 
 from daemon import tree
+from sandman.records import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import resource

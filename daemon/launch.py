@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING
 
 from daemon import kernel, tree, users
 from daemon.spawn import DirectoryError, Program, StageError, UserError
@@ -25,6 +24,7 @@ from sandman.errors import (
     UnreachableError,
     UserUnsupportedError,
 )
+from sandman.records import TYPE_CHECKING
 from sandman.wire import BUSY, NO_ROOM, NOT_EXECUTABLE, NOT_FOUND, TOO_LONG
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 import threading
 import time
-from typing import TYPE_CHECKING
 
 from sandman.errors import ConflictError, ExpiredError, UnreachableError
+from sandman.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
 
 from sandman import wire
+from sandman.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from daemon import usage

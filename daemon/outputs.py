@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple
+
+from sandman.records import NamedTuple
 
 
 class Piece(NamedTuple):

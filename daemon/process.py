@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING
 
 from daemon import tree, usage
 from sandman.handles import ENDED, RUNNING, ProcessInfo
+from sandman.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

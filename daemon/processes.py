@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from typing import TYPE_CHECKING
 
 from daemon import kernel, tree
 from daemon.forgotten import Forgotten
@@ -22,6 +21,7 @@ from sandman.errors import (
     SandmanError,
     UnreachableError,
 )
+from sandman.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import resource

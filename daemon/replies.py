@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import select
 import time
-from typing import TYPE_CHECKING
 
 from daemon import config, http1
+from daemon.documents import dump
 from daemon.exchange import CallerGoneError, Response
 from daemon.process import ROOM_BYTES
-from sandman import names, notation, wire
+from sandman import names, wire
 from sandman.handles import STREAMS, Gap
+from sandman.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,14 +27,6 @@ _LARGE_BYTES = 8 * 1024
 """From here on a call of its own is cheaper than a copy."""
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 _KINDS = {"stdout": wire.STDOUT, "stderr": wire.STDERR}
-
-
-def dump(document: Mapping[str, object]) -> bytes:
-    """JSON as UTF-8; bytes that are none, in a path, as escaped surrogates."""
-    try:
-        return notation.dumps(document).encode()
-    except UnicodeEncodeError:
-        return notation.dumps(document, ascii_only=True).encode()
 
 
 class Reply:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, NamedTuple
 
 from daemon import kernel, log
+from daemon.documents import dump
 from daemon.exchange import CallerGoneError, Response
 from daemon.http1 import parse_query
-from daemon.replies import dump
 from sandman import names
 from sandman.errors import (
     BadRequestError,
@@ -20,6 +19,7 @@ from sandman.errors import (
     SandmanError,
     UnauthenticatedError,
 )
+from sandman.records import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -117,6 +117,11 @@ class Later:
         self._make = make
         self._made: Any = None
         self._lock = threading.Lock()
+
+    @property
+    def is_made(self) -> bool:
+        """Whether somebody needed it."""
+        return self._made is not None
 
     def made(self) -> Any:  # noqa: ANN401 - whatever `make` makes
         """The part itself."""

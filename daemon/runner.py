@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
 
 from daemon import config, log, outcome
 from daemon.attach import Attachment
@@ -12,6 +11,7 @@ from daemon.launch import StartFailedError
 from daemon.processes import refused
 from daemon.stop import Stop, kill_now
 from sandman.errors import InternalError, OutcomeUnknownError, SandmanError
+from sandman.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from daemon.drain import Drain

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from daemon import init, kernel, lease, log, signals
 from daemon.config import Config, command_environment
 from daemon.front import Front
 from daemon.server import Server
 from sandman import names
+from sandman.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import socket

@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING
 
 from daemon import config, log, signals
 from daemon.connection import Connection
 from daemon.http1 import encode_head
 from sandman import names
+from sandman.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from daemon import config, queries
+from daemon.documents import dump
 from daemon.exchange import Response
-from daemon.replies import dump
 from daemon.shells import Shells
 from sandman import names, wire
 from sandman.errors import BadRequestError

@@ -16,9 +16,9 @@ import fcntl
 import os
 import resource
 import signal
-from typing import TYPE_CHECKING, NamedTuple
 
 from daemon import kernel, signals, tree
+from sandman.records import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING
 
 from daemon import kernel, users
-from sandman import wire
+from sandman.claims import Claim, Info
 from sandman.errors import BadRequestError, ConflictError
+from sandman.records import TYPE_CHECKING
 from sandman.version import __version__
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ class Sandbox:
             self.environment[b"HOME"] = encode(users.find(os.geteuid()).home)
         self.workdir = workdir
         self.user: users.User | None = None
-        self._claim: wire.Claim | None = None
+        self._claim: Claim | None = None
         self._lock = threading.Lock()
         self._started = time.monotonic()
 
-    def accept(self, claim: wire.Claim) -> None:
+    def accept(self, claim: Claim) -> None:
         """Take the claim; the same id again changes nothing.
 
         Raises:
@@ -53,7 +53,7 @@ class Sandbox:
             elif self._claim.claim_id != claim.claim_id:
                 raise ConflictError("the sandbox is claimed by another claim")
 
-    def _take(self, claim: wire.Claim) -> None:
+    def _take(self, claim: Claim) -> None:
         _check_environment(self.environment, claim.env)
         if claim.user is not None:
             self.user = users.find(claim.user)
@@ -67,10 +67,10 @@ class Sandbox:
         """The path, from the working directory when it is relative."""
         return os.path.join(self.workdir, path)
 
-    def info(self, running: int) -> wire.Info:
+    def info(self, running: int) -> Info:
         """What `GET /v1/info` tells."""
         user = self.user
-        return wire.Info(
+        return Info(
             boot_id=self.boot_id,
             version=__version__,
             claim_id=self._claim.claim_id if self._claim else None,

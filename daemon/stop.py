@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
 
 from daemon import tree
+from sandman.records import TYPE_CHECKING
 from sandman.wire import TERM_GRACE_S
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import stat
 from typing import TYPE_CHECKING
 
 from daemon import config, digest, http1, paths, queries, removal
+from daemon.documents import dump
 from daemon.exchange import CallerGoneError, Response
 from daemon.files import Writer, open_for_reading
-from daemon.replies import dump
 from sandman import names
 from sandman.errors import BadRequestError, TooLargeError
 

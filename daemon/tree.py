@@ -27,7 +27,8 @@ from __future__ import annotations
 import os
 import resource
 import time
-from typing import TYPE_CHECKING, NamedTuple
+
+from sandman.records import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from daemon import config
 from sandman import wire
 from sandman.errors import BadRequestError
+from sandman.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from daemon.exchange import Exchange

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import resource
-from typing import NamedTuple
+
+from sandman.records import NamedTuple
 
 STATUS = "/proc/self/status"
 OWN = "/proc/self/cgroup"

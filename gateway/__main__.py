@@ -37,13 +37,19 @@ def main(argv: list[str] | None = None) -> int:
         help="share against other tenants that wait (default 1)",
     )
     key.add_argument("--concurrent", type=int, help="most sandboxes of the tenant at once")
+    key.add_argument(
+        "--images",
+        action="append",
+        metavar="PATTERN",
+        help="images it may use, as r.example/team/** (may be repeated; default all)",
+    )
     arguments = parser.parse_args(argv)
     try:
         if arguments.command == "make-key":
             return make_key(
                 arguments.key_id,
                 arguments.tenant,
-                tokens.check_share(arguments.weight, arguments.concurrent),
+                tokens.check_share(arguments.weight, arguments.concurrent, images=arguments.images),
             )
         settings = Settings.from_env(os.environ)
         log.configure(settings.log_level)

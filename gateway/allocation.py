@@ -14,7 +14,9 @@ from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING
 
 from gateway.fairness import FairQueue, Ticket
+from gateway.images import Images
 from gateway.model import Tier
+from gateway.placing import ByNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,15 +63,18 @@ class Allocation:
     Args:
         cold_max: pods in the making at once.
         claims_max: claims in flight at once.
+        images: what is known of images, shared with those who learn it.
     """
 
-    def __init__(self, *, cold_max: int, claims_max: int) -> None:
+    def __init__(self, *, cold_max: int, claims_max: int, images: Images | None = None) -> None:
         self._cold_max = cold_max
         self._claims_max = claims_max
+        self.images = images or Images()
         # By pool; the one whose turn it is to choose first comes first.
         self._queues: OrderedDict[str, FairQueue] = OrderedDict()
         # pool → image → uid → slot: a warm match and "any other image" are both found at once.
         self._free: dict[str, dict[str, OrderedDict[str, Slot]]] = {}
+        self._by_node: ByNode[Slot] = ByNode()
         self._slots: dict[str, Slot] = {}
         # What is prepared is found by what for: (pool, prepared) → uid → slot.
         self._ready = 0
@@ -135,6 +140,7 @@ class Allocation:
             return
         self._slots[slot.uid] = slot
         self._ready += bool(slot.prepared)
+        self.images.ran(slot.node, slot.image)
         self._show(slot)
 
     def withdraw(self, uid: str) -> None:
@@ -170,6 +176,7 @@ class Allocation:
     def leave(self, ticket: Ticket) -> None:
         """The request waits no more (served, cancelled, timed out). An order that was not begun
         gives its slot back; one that was begun must be ended with `done` first."""
+        self.images.leave(ticket)
         queue = self._queues.get(ticket.pool)
         if queue is not None:
             queue.remove(ticket.number)
@@ -211,18 +218,33 @@ class Allocation:
         queue = self._queues[pool]
         counts = self.statistics()
         claims, cold = self._claims_max - counts.claiming, self._cold_max - counts.cold
-        if not queue or (cold <= 0 and not self._may_claim(pool, claims)):
+        if not queue or self._is_held(pool) or (cold <= 0 and not self._may_claim(pool, claims)):
             return
         for ticket in queue.in_order():
             if cold <= 0 and not self._may_claim(pool, claims):
                 return
+            is_held = self.images.is_held(ticket)
+            if is_held and not self.images.may_overtake(ticket):
+                continue
             slot = self._choose(ticket)
             if slot is not None and claims > 0:
                 claims -= 1
                 yield self._give(ticket, slot)
-            elif slot is None and cold > 0:
+            elif slot is None and cold > 0 and not is_held:
                 cold -= 1
                 yield self._book(Order(ticket, Tier.COLD, None))
+
+    def _is_held(self, pool: str) -> bool:
+        """Whether all who wait hang on canaries: then nobody need be looked at. A canary itself may wait too,
+        between two tries."""
+        queue, canaries = self._queues[pool], self.images.canaries(pool)
+        can_overtake = pool in self._free
+        held = sum(
+            queue.count(one.image)
+            for one in canaries
+            if not (can_overtake and self.images.may_overtake(one))
+        )
+        return held == len(queue) and not any(one.number in queue for one in canaries)
 
     def _may_claim(self, pool: str, claims: int) -> bool:
         """Whether some free placeholder would serve somebody who waits: else nobody need be looked at."""
@@ -236,7 +258,7 @@ class Allocation:
 
     def _choose(self, ticket: Ticket) -> Slot | None:
         """The best slot: one that was prepared for this, then one of the same image, then any whose image may
-        be changed."""
+        be changed: on a node that holds the image, on one where the request has not failed yet, anywhere."""
         if ticket.is_fresh:
             return None
         ready = self._first(self._prepared.get((ticket.pool, ticket.prepared), OrderedDict()))
@@ -246,6 +268,12 @@ class Allocation:
         warm = self._first(images.get(ticket.image, OrderedDict()), changed=False)
         if warm is not None:
             return warm
+        avoid = self.images.avoided(ticket)
+        near = self._by_node.best(ticket.pool, near=self.images.likely(ticket), avoid=avoid)
+        if near is None and avoid:
+            near = self._by_node.elsewhere(ticket.pool, avoid)
+        if near is not None:
+            return near
         for image, slots in images.items():
             if image != ticket.image and (slot := self._first(slots, changed=True)) is not None:
                 return slot
@@ -264,6 +292,7 @@ class Allocation:
         return self._book(Order(ticket, Tier.WARM if is_warm else Tier.SWAP, slot))
 
     def _book(self, order: Order) -> Order:
+        self.images.begin(order.ticket, order.slot.node if order.slot else "")
         self._busy[order.ticket.number] = order
         return order
 
@@ -276,6 +305,8 @@ class Allocation:
         else:
             images = self._free.setdefault(slot.pool, {})
             images.setdefault(slot.image, OrderedDict())[slot.uid] = slot
+            if slot.swap:
+                self._by_node.add(slot)
 
     def _hide(self, slot: Slot) -> None:
         if slot.node in self._cordoned:
@@ -286,6 +317,7 @@ class Allocation:
             if not ready:
                 del self._prepared[slot.pool, slot.prepared]
             return
+        self._by_node.remove(slot)
         images = self._free[slot.pool]
         images[slot.image].pop(slot.uid, None)
         if not images[slot.image]:

@@ -76,7 +76,9 @@ def choose(asked: Asked, pools: Mapping[str, PoolSpec]) -> PoolSpec:
             "no pool can give this: " + "; ".join(error.detail for error in errors),
             field=errors[0].field,
         )
-    return min(fitting, key=lambda spec: _rank(spec, asked))
+    # One that was stopped is chosen where there is no other: then the caller hears why.
+    going = [spec for spec in fitting if not spec.stopped] or fitting
+    return min(going, key=lambda spec: _rank(spec, asked))
 
 
 def why_not(spec: PoolSpec, asked: Asked) -> BadRequestError | None:

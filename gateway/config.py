@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from gateway import references
 from sandman import names
 
 if TYPE_CHECKING:
@@ -86,6 +87,10 @@ class Settings:
     prepare_s: float = 600.0
     """Seconds for all steps of a sandbox's preparation together: as long as an allocation may wait at most."""
 
+    image_mirrors: tuple[references.Mirror, ...] = ()
+    """Rules `source=target`, separated by commas: images below `source` (a host, or host and path) are pulled
+    from below `target`. Applied after the allowlist; a caller is told both names."""
+
     daemon_port: int = names.DAEMON_PORT
     """TCP port of the daemons, the same as the webhook's setting of that name."""
 
@@ -141,19 +146,24 @@ def _texts(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def _mirrors(text: str) -> tuple[references.Mirror, ...]:
+    return references.parse_mirrors(_texts(text))
+
+
 _READERS: dict[str, Callable[[str], object]] = {
     "int": int,
     "float": float,
     "str": str,
     "tuple[str, ...]": _texts,
+    "tuple[references.Mirror, ...]": _mirrors,
 }
 
 
 def _read(variable: str, kind: str, text: str) -> object:
     try:
         value = _READERS[kind](text)
-    except ValueError:
-        raise SettingError(f"{variable}={text!r} is not of type {kind}") from None
+    except ValueError as error:
+        raise SettingError(f"{variable}={text!r} is not of type {kind}: {error}") from None
     if value in ("", ()) or (isinstance(value, (int, float)) and not value >= 0):
         raise SettingError(f"{variable}={text!r} must not be empty or negative")
     return value

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from gateway.model import Instance, SandboxRequest
+    from gateway.model import Assignment, Instance, SandboxRequest
 
 
 LEAST_TTL_S = 1.0
@@ -20,8 +20,7 @@ LEAST_TTL_S = 1.0
 
 
 def claim_of(
-    claim_id: str,
-    previous_boot_id: str | None,
+    taken: Assignment | Instance,
     request: SandboxRequest,
     *,
     left_s: float | None,
@@ -30,8 +29,8 @@ def claim_of(
     """What a daemon is told of its sandbox; `left_s`: seconds of its lease, None for none."""
     lease = None if left_s is None else wire.LeaseTerms(max(LEAST_TTL_S, left_s), grace_s)
     return wire.Claim(
-        claim_id=claim_id,
-        previous_boot_id=previous_boot_id,
+        claim_id=taken.claim_id or "",
+        previous_boot_id=taken.previous_boot_id,
         env=request.env,
         workdir=request.workdir,
         user=request.user,

@@ -187,6 +187,10 @@ class FairQueue:
         """Whether somebody waits for this image, or for what is prepared so."""
         return self._images[image] > 0
 
+    def count(self, image: str) -> int:
+        """How many wait for this image."""
+        return self._images[image]
+
     def place(self, number: int) -> int | None:
         """Place in the queue, first is 1; None when it does not wait, or is further back than PLACE_MAX."""
         if number not in self._tickets:

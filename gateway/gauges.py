@@ -63,6 +63,9 @@ class State:
             yield _family(name, text, ["pool"], {(pool,): counts[pool] for pool in roster.pools})
         wanted = {(pool,): spec.wanted for pool, spec in roster.pools.items()}
         yield _family("sandman_pool_wanted", "Free placeholders wanted, by pool.", ["pool"], wanted)
+        broken = {(pool,): int(spec.stopped) for pool, spec in roster.pools.items()}
+        text = "Whether the pool was stopped because its placeholders do not come up."
+        yield _family("sandman_pool_broken", text, ["pool"], broken)
 
 
 class Outcomes:

@@ -52,6 +52,8 @@ class Share:
     """Against other tenants while both wait; greater than 0."""
     concurrent: int | None = None
     """Most sandboxes at once, those that are asked for included; None for no limit."""
+    images: tuple[str, ...] | None = None
+    """Patterns of the images that it may use (`references.is_allowed`); None for all."""
 
 
 DEFAULT_SHARE = Share()
@@ -219,6 +221,19 @@ class Assignment:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Broken:
+    """Why a pool was stopped."""
+
+    reason: str
+    at: float
+    """Seconds since the epoch."""
+    replicas: int
+    """What the pool wanted before."""
+    template: str
+    """Fingerprint of the template that is to blame."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class PoolSpec:
     """A pool as its Deployment declares it."""
 
@@ -232,8 +247,6 @@ class PoolSpec:
     """Most pods of this pool at once, free and leased; None: no limit of the pool's own."""
     template: Mapping[str, object] = dataclasses.field(default_factory=dict)
     """The Deployment's pod template, as it stands."""
-    deployment: str = ""
-    """The Deployment's name."""
     least: int | None = None
     """Fewest free placeholders; None: nobody but people keeps the pool's size."""
     network: str = ""
@@ -248,6 +261,22 @@ class PoolSpec:
     """Class of the nodes that its pods are on."""
     choose: bool = False
     """Whether it may be chosen for a request that names no pool."""
+    deployment: str = ""
+    uid: str = ""
+    """Name and uid of its Deployment."""
+    broken: Broken | None = None
+    """What stopped it, as its annotation says."""
+    stopped: bool = False
+    """Whether that holds still: its template is the same. See `breaker`."""
+    tenants: frozenset[str] | None = None
+    """Whose sandboxes may come from it; None for everybody's."""
+    keeps_images: bool = False
+    """Whether what ran on a node under a name is what runs there under it again: its starts do not ask the
+    registry what the name stands for by now."""
+
+    def admits(self, tenant: str) -> bool:
+        """Whether the tenant's sandboxes may come from it: else it does not exist for the tenant."""
+        return self.tenants is None or tenant in self.tenants
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandman.errors import ForbiddenError, NotFoundError
+from gateway.references import is_allowed
+from sandman.errors import ForbiddenError, ImageDeniedError, NotFoundError
 
 if TYPE_CHECKING:
     from gateway.model import Principal
@@ -21,6 +22,23 @@ def may_manage(principal: Principal) -> None:
     """
     if principal.sandbox is not None:
         raise ForbiddenError("a sandbox's token is good for its commands and files only")
+
+
+def may_run(principal: Principal, image: str | None) -> None:
+    """May have sandboxes in this image. A pool's own image, which is had by naming none, is its operator's choice.
+
+    Raises:
+        ImageDeniedError: the tenant's allowlist has no pattern for it.
+    """
+    allowed = principal.share.images
+    if image is None or is_allowed(image, allowed):
+        return
+    patterns = ", ".join(allowed or ()) or "none"
+    raise ImageDeniedError(
+        f"image {image} is not among those that this API key may use: {patterns}",
+        field="image",
+        facts={"allowlist": True},
+    )
 
 
 def may_ask(principal: Principal, sandbox: str) -> None:

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import itertools
-import json
 from typing import TYPE_CHECKING
 
 import structlog
 import trio
 
-from gateway import choice, sizing, wanting
+from gateway import choice, wanting
 from gateway.daemons import NotListeningError
 from gateway.fairness import PLACE_MAX, Ticket
-from gateway.model import DEFAULT_SHARE, NO_AMOUNTS, Ready, Share, Timings
+from gateway.model import DEFAULT_SHARE, Ready, Share, Timings
 from gateway.outcomes import Outcomes
-from gateway.provider import ClaimLostError
+from gateway.provider import ClaimLostError, PoolSeen
 from gateway.resizing import NotResizedError
 from gateway.roster import is_free
+from gateway.trials import Trials
 from sandman.errors import (
     CapacityError,
     ConflictError,
@@ -82,6 +81,7 @@ class Pool:
         self._waiters: dict[int, _Waiter] = {}
         self.outcomes = Outcomes()
         self._keys: dict[str, _KeyLock] = {}
+        self._trials = Trials(roster, self._waiters.values, settings.image_mirrors)
 
     def __repr__(self) -> str:
         return f"<Pool {self._allocation!r} keys={len(self._keys)}>"
@@ -94,6 +94,8 @@ class Pool:
             nursery.start_soon(self._settle)
             async for item in news:
                 fresh = self._roster.apply(item)
+                if isinstance(item, PoolSeen):
+                    self._trials.pool_seen(item.spec.name)
                 if fresh is not None and fresh.uid not in vetting:
                     vetting.add(fresh.uid)
                     nursery.start_soon(self._vet, fresh, vetting, limiter)
@@ -125,15 +127,16 @@ class Pool:
             SandmanError: the image or the pod failed.
         """
         with self.outcomes.of(request.pool, self._roster.pools) as outcome:
-            spec = choice.pool_of(request, self._roster.pools)
+            pools = {name: s for name, s in self._roster.pools.items() if s.admits(tenant)}
+            spec = choice.pool_of(request, pools)
             outcome.pool = spec.name
             return outcome.made(await self._allocate_once(tenant, request, spec, key, share))
 
     async def _allocate_once(
         self, tenant: str, request: SandboxRequest, spec: PoolSpec, key: str | None, share: Share
     ) -> Ready:
-        label = None if key is None else key_label(tenant, key)
-        want = wanting.make(spec, tenant, request, share, record(request), key=label)
+        image = self._trials.image(request, spec)
+        want = wanting.make(spec, tenant, request, image, share, key=key)
         if want.key is None:
             return await self._allocate(want)
         async with self._alone(want.key, want.deadline):
@@ -144,9 +147,10 @@ class Pool:
         self, tenant: str, request: SandboxRequest, reservation: str, *, share: Share
     ) -> Ready:
         """A placeholder that is prepared for such requests of this tenant; as `allocate`."""
-        spec = choice.pool_of(request, self._roster.pools)
-        kept = record(request)
-        want = wanting.make(spec, tenant, request, share, kept, reservation=reservation)
+        pools = {name: s for name, s in self._roster.pools.items() if s.admits(tenant)}
+        spec = choice.pool_of(request, pools)
+        image = self._trials.image(request, spec)
+        want = wanting.make(spec, tenant, request, image, share, reservation=reservation)
         return await self._allocate(want)
 
     def has_in_hand(self, claim_id: str | None) -> bool:
@@ -156,6 +160,7 @@ class Pool:
     async def _allocate(self, want: Want) -> Ready:
         if len(self._waiters) >= self._settings.queue_max:
             raise CapacityError("the queue is full", retry_after=1.0, facts={"queue": "full"})
+        self._trials.refuse(want)
         self._check_quota(want)
         waiter = _Waiter(_ticket(next(self._numbers), want), want.arrived)
         self._waiters[waiter.ticket.number] = waiter
@@ -196,22 +201,30 @@ class Pool:
             self._allocation.arrive(waiter.ticket, first=attempt > 0)
             self._pump()
             order = await waiter.wait_order()
+            pause = 0.0
             try:
-                return await self._fulfilment.carry_out(order, want)
+                made = await self._fulfilment.carry_out(order, want)
+                return self._trials.succeeded(order, made)
             except ClaimLostError:
                 log.info("claim lost", attempt=attempt, slot=order.slot and order.slot.uid)
             except NotResizedError as error:
                 # One more placeholder, on another node perhaps; then a pod that has it from the start.
                 is_fresh = error.fresh or attempt > 0
                 waiter.ticket = dataclasses.replace(waiter.ticket, is_fresh=is_fresh)
+            except SandmanError as error:
+                pause = self._trials.failed(
+                    order, want, error, again=attempt + 1 < self._settings.claim_attempts
+                )
             finally:
                 waiter.order = None
                 self._allocation.done(waiter.ticket)
                 self._pump()
+            await trio.sleep(pause)
         raise CapacityError("every placeholder tried was lost", retry_after=1.0)
 
-    def _spent(self, ticket: Ticket) -> None:
-        """Its order is carried out as far as others must wait for it."""
+    def _spent(self, ticket: Ticket, node: str) -> None:
+        """Its order is carried out as far as others must wait for it: its image runs."""
+        self._allocation.images.succeeded(ticket, node)
         self._allocation.done(ticket)
         self._pump()
 
@@ -332,15 +345,27 @@ class _Waiter:
         self.place: int | None = None
         """Place in the queue when the time was up; None when it had been given something, or is far back."""
         self.is_waiting = False
+        self._error: SandmanError | None = None
         self._given = trio.Event()
 
     def give(self, order: Order) -> None:
         self.order = order
         self._given.set()
 
+    def refuse(self, error: SandmanError) -> None:
+        """It will get nothing, and why."""
+        self._error = error
+        self._given.set()
+
     async def wait_order(self) -> Order:
-        """The order that the allocation gives."""
+        """The order that the allocation gives.
+
+        Raises:
+            SandmanError: see `refuse`.
+        """
         while self.order is None:
+            if self._error is not None:
+                raise self._error
             self._given = trio.Event()
             await self._given.wait()
         return self.order
@@ -367,31 +392,3 @@ def _ticket(number: int, want: Want) -> Ticket:
         # A reservation does not live on what it, or another, has prepared.
         prepared=want.prepared if want.reservation is None else "",
     )
-
-
-def key_label(tenant: str, key: str) -> str:
-    """The label's value for a tenant's idempotency key: nobody can read or guess the key from it."""
-    return hashlib.sha256(f"{tenant}\0{key}".encode()).hexdigest()[:40]
-
-
-def record(request: SandboxRequest) -> dict[str, object]:
-    """What is kept of a request on its pod. The environment is not: it may hold secrets; of it
-    only the fingerprint of the whole request tells."""
-    kept: dict[str, object] = {
-        "image": request.image,
-        "pool": request.pool,
-        "workdir": request.workdir,
-        "user": request.user,
-        "labels": dict(request.labels),
-        "max_s": request.max_s,
-        "purpose": request.purpose.value,
-    }
-    if request.prepare:
-        kept["prepare_sha256"] = request.prepare.digest
-    if request.resources != NO_AMOUNTS:
-        kept["resources"] = sizing.texts(request.resources)
-    if request.node_class is not None:
-        kept["node_class"] = request.node_class
-    whole = json.dumps([kept, request.run, sorted(request.env)], sort_keys=True)
-    kept["fingerprint"] = hashlib.sha256(whole.encode()).hexdigest()
-    return kept

@@ -35,6 +35,8 @@ AT_ONCE = 128
 """Preparations under way: each holds a connection, and at worst 1 MiB of a step's answer."""
 ANSWER_MAX_BYTES = 1024 * 1024
 """Of a step's answer: 16 KiB of output, each byte of which may take six in JSON and be told again in base64."""
+REPLACEABLE = frozenset({"evicted", "preempted", "node_lost", "deleted"})
+"""Losses before the handshake that another placeholder makes good without the caller's knowing."""
 TAIL_CHARS = 2048
 """Of a failed step's output: its last words."""
 
@@ -138,14 +140,15 @@ class Preparation:
             raise remembered[1].error(instance.id)
 
 
-def check_boot(info: wire.Info, boot_id: str | None) -> None:
-    """What was prepared in another daemon start is not there any more.
+def check_boot(info: wire.Info, boot_id: str | None) -> wire.Info:
+    """The same, when it is of this start. What was prepared in another daemon start is not there any more.
 
     Raises:
         DeletedError: this is another than `boot_id`; another pod makes it good.
     """
     if boot_id not in {None, info.boot_id}:
         raise DeletedError("its daemon was started anew before it was handed over")
+    return info
 
 
 def _judge(instance: Instance, at: int, call: Call, status: int, data: bytes) -> None:

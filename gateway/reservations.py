@@ -16,8 +16,8 @@ import trio
 
 from gateway import reserving
 from gateway.model import DEFAULT_SHARE, Purpose, SandboxRequest
-from gateway.pool import key_label
 from gateway.reserving import Progress, Reservation, Trouble
+from gateway.wanting import key_label
 from sandman import names
 from sandman.errors import (
     ConflictError,

@@ -3,19 +3,24 @@ allocation's free slots in step with it. Sync; between two awaits of its owner i
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
+import structlog
 import trio
 
 from gateway import provider as providers
 from gateway import spread
 from gateway.allocation import Slot
+from gateway.breaker import Breaker, PoolKey, is_open
 from sandman import names
 
 if TYPE_CHECKING:
     from gateway.allocation import Allocation
     from gateway.model import Ending, Instance, PoolSpec
     from gateway.registry import Registry
+
+log = structlog.get_logger()
 
 
 class Roster:
@@ -34,6 +39,7 @@ class Roster:
         self._specs: dict[str, dict[str, PoolSpec]] = {}
         self._full: dict[str, float] = {}
         self.synced = trio.Event()
+        self.breaker = Breaker()
         self.held: dict[str, float] = {}
         """Placeholders that wait for `refill` to let them start: uid → since when (trio's clock)."""
         self.handed_over: list[Instance] = []
@@ -55,21 +61,20 @@ class Roster:
                 self._pool_seen(spec)
             case providers.PoolGone(namespace, name):
                 self._pool_gone(namespace, name)
-            case providers.NodeSeen(name, closed):
+            case providers.NodeSeen(name, closed, images, gone):
                 self.allocation.cordon(name, closed=closed)
+                known = self.allocation.images
+                known.gone(name) if gone else known.report(name, images)
             case providers.Synced():
                 self.synced.set()
         return None
-
-    def specs(self) -> list[PoolSpec]:
-        """Every pool's Deployment, also where several namespaces have one of the same name."""
-        return [spec for specs in self._specs.values() for spec in specs.values()]
 
     def vetted(self, uid: str, boot_id: str) -> None:
         """The daemon of a free placeholder answered: it may be given from now on."""
         instance = self.registry.get(uid)
         if instance is not None:
             self._boots[uid] = boot_id
+            self.breaker.useful(instance)
             self._offer(instance)
 
     def prepared(self, instance: Instance) -> None:
@@ -110,6 +115,15 @@ class Roster:
             return
         self.registry.put(instance, claimed=True)
 
+    def specs(self) -> list[PoolSpec]:
+        """Every pool of every namespace."""
+        return [spec for known in self._specs.values() for spec in known.values()]
+
+    def useful(self) -> Counter[PoolKey]:
+        """How many vetted placeholders each pool has."""
+        found = (self.registry.get(uid) for uid in self._boots)
+        return Counter(PoolKey(o.namespace, o.pool) for o in found if o is not None and is_free(o))
+
     def spec(self, pool: str, namespace: str) -> PoolSpec | None:
         """The pool as its Deployment in this namespace declares it."""
         return self._specs.get(pool, {}).get(namespace)
@@ -118,7 +132,8 @@ class Roster:
         """Where a new pod of the pool may be made, the best place first; none where there is no such pool."""
         now = trio.current_time()
         full = [name for name, until in self._full.items() if now < until]
-        return spread.places(self._specs.get(pool, {}).values(), self.registry.pods, full)
+        specs = [spec for spec in self._specs.get(pool, {}).values() if not is_open(spec)]
+        return spread.places(specs, self.registry.pods, full)
 
     def is_full(self, namespace: str) -> None:
         """The namespace's quota has just refused a pod."""
@@ -151,6 +166,10 @@ class Roster:
     def _pool_seen(self, spec: PoolSpec) -> None:
         """A pool may be told of after its pods, and its swap setting may change."""
         old = self.spec(spec.name, spec.namespace)
+        if old is not None and is_open(old) and not is_open(spec):
+            self.breaker.forget(spec)
+        if spec.tenants is not None and not spec.tenants:
+            log.warning("a pool is nobody's: its annotation names no tenant", pool=spec.name)
         known = self._specs.setdefault(spec.name, {})
         known[spec.namespace] = spec
         self.pools[spec.name] = spread.merged(known.values())
@@ -177,6 +196,9 @@ class Roster:
         instance = self.registry.put(instance)
         self._wake(instance.uid)
         self._note_hold(instance)
+        self._note_image(instance)
+        if instance.state == names.STATE_FREE and instance.uid not in self._boots:
+            self.breaker.saw(instance, trio.current_time, is_new=self.synced.is_set())
         if is_free(instance):
             return None if instance.uid in self._boots else instance
         self.allocation.withdraw(instance.uid)
@@ -184,6 +206,12 @@ class Roster:
             # Should it come back, another daemon may answer there: it is met anew.
             self._boots.pop(instance.uid, None)
         return None
+
+    def _note_image(self, instance: Instance) -> None:
+        """Where it runs, its node holds its image. After a swap the digest tells that it runs and not only
+        shall."""
+        if instance.running and instance.node and instance.image_digest:
+            self.allocation.images.ran(instance.node, instance.image, instance.image_digest)
 
     def _note_hold(self, instance: Instance) -> None:
         if instance.hold is None or instance.deleting:
@@ -193,6 +221,8 @@ class Roster:
 
     def _gone(self, uid: str, ending: Ending) -> None:
         self.held.pop(uid, None)
+        if (instance := self.registry.get(uid)) is not None:
+            self.breaker.gone(instance)
         self.registry.remove(uid, ending)
         self.allocation.forget(uid)
         self._boots.pop(uid, None)

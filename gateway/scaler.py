@@ -13,6 +13,7 @@ import trio
 
 from gateway import autoscale
 from gateway.autoscale import Demand, Rate, Window
+from gateway.breaker import is_open
 from sandman import names
 from sandman.errors import SandmanError
 
@@ -70,7 +71,6 @@ class Scaler:
         provider: carries it out.
         is_leader: whether this replica is the allocator, which alone knows what waits.
         forecast: by pool, how many placeholders reservations will ask for yet.
-        is_open: whether a pool's breaker is open: then it is left as the breaker has it.
     """
 
     def __init__(
@@ -80,13 +80,11 @@ class Scaler:
         *,
         is_leader: Callable[[], bool],
         forecast: Callable[[], Mapping[str, int]],
-        is_open: Callable[[str], bool] = lambda _pool: False,
     ) -> None:
         self._roster = roster
         self._provider = provider
         self._is_leader = is_leader
         self._forecast = forecast
-        self._is_open = is_open
         self._memory: dict[Key, _Memory] = {}
 
     async def run(self) -> None:
@@ -134,7 +132,7 @@ class Scaler:
         memory.in_use = in_use
         most_wanted = memory.window.add(now, autoscale.wanted(demand, spec.least or 0))
         replicas = autoscale.target(demand, most_wanted, current, spec.most or 0)
-        if replicas == current or self._is_open(spec.name):
+        if replicas == current:
             return
         try:
             await self._provider.scale(spec, replicas)
@@ -146,5 +144,7 @@ class Scaler:
 
 
 def is_scaled(spec: PoolSpec) -> bool:
-    """Whether this pool's size is ours to keep."""
+    """Whether this pool's size is ours to keep; of one that was stopped it is the breaker's."""
+    if is_open(spec):
+        return False
     return spec.least is not None and spec.most is not None and spec.least <= spec.most

@@ -10,6 +10,7 @@ import trio
 
 from gateway import app
 from gateway.allocation import Allocation
+from gateway.breaking import Breaking
 from gateway.certificates import Certificates
 from gateway.credentials import WatchedCredentials
 from gateway.election import Election
@@ -82,6 +83,7 @@ class Gateway:
         self.upstream = Upstream(self.credentials, settings)
         provider = KubernetesProvider(api, wall)
         fulfilment = Fulfilment(provider, self.upstream, self.roster, settings, wall)
+        self.breaking = Breaking(self.roster, provider, lambda: self.election.is_leader, wall)
         self.refill = Refill(self.roster, provider, lambda: self.election.is_leader)
         self.pool = Pool(self.roster, fulfilment, self.upstream, settings)
         self.proxy = Proxy(self.roster, self.upstream, provider, settings)
@@ -162,6 +164,7 @@ class Gateway:
             support.start_soon(self.refill.run)
             support.start_soon(self.reservations.run)
             support.start_soon(self.scaler.run)
+            support.start_soon(self.breaking.run)
             if await self._start_unless_stopped(support, self.certificates.run):
                 support.start_soon(self.election.run)
                 try:

@@ -30,7 +30,16 @@ def merged(specs: Iterable[PoolSpec]) -> PoolSpec:
         known[0],
         wanted=sum(spec.wanted for spec in known),
         most=None if None in limits else sum(limit or 0 for limit in limits),
+        # One that goes on serves for all; whom one of them shuts out is shut out.
+        stopped=all(spec.stopped for spec in known),
+        broken=next((spec.broken for spec in known if spec.stopped), None),
+        tenants=_common([spec.tenants for spec in known]),
     )
+
+
+def _common(each: list[frozenset[str] | None]) -> frozenset[str] | None:
+    told = [one for one in each if one is not None]
+    return frozenset.intersection(*told) if told else None
 
 
 def places(

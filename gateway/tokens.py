@@ -18,6 +18,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING, NamedTuple
 
+from gateway import references
 from gateway.model import DEFAULT_SHARE, Share
 from sandman import names
 from sandman.errors import UnauthenticatedError
@@ -76,6 +77,8 @@ def api_key_entry(token: str, tenant: str, share: Share = DEFAULT_SHARE) -> byte
     }
     if share.concurrent is not None:
         entry["concurrent"] = share.concurrent
+    if share.images is not None:
+        entry["images"] = list(share.images)
     return json.dumps(entry).encode()
 
 
@@ -101,22 +104,23 @@ def _read_entry(key_id: str, raw: bytes) -> ApiKey:
         key_id,
         digest.lower(),
         tenant,
-        check_share(entry.get("weight", 1.0), entry.get("concurrent")),
+        check_share(entry.get("weight", 1.0), entry.get("concurrent"), images=entry.get("images")),
     )
 
 
-def check_share(weight: float, concurrent: int | None) -> Share:
+def check_share(weight: float, concurrent: int | None, *, images: object = None) -> Share:
     """What a tenant may have.
 
     Raises:
-        ValueError, TypeError: the weight is no number from `WEIGHT_LEAST` to `WEIGHT_MOST`, or the limit no
-            whole number from 1.
+        ValueError, TypeError: the weight is no number from `WEIGHT_LEAST` to `WEIGHT_MOST`, the limit no
+            whole number from 1, or the images no list of patterns.
     """
     if isinstance(weight, bool) or not WEIGHT_LEAST <= weight <= WEIGHT_MOST:
         raise ValueError(f"a weight is a number from {WEIGHT_LEAST:g} to {WEIGHT_MOST:g}")
     if concurrent is not None and (type(concurrent) is not int or concurrent < 1):
         raise ValueError("concurrent is a whole number, at least 1")
-    return Share(float(weight), concurrent)
+    patterns = None if images is None else references.check_patterns(images)
+    return Share(float(weight), concurrent, patterns)
 
 
 def check_api_key(token: str, keys: Mapping[str, ApiKey]) -> ApiKey:

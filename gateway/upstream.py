@@ -122,13 +122,35 @@ class Upstream:
             raise NotListeningError(f"there is no key {instance.key_id!r} yet")
         try:
             with trio.fail_after(patience_s):
+                await self._knock(instance)
                 async with self._request(
                     instance, token, method, path, headers, content
                 ) as response:
                     data = await _read_little(response)
+        except httpx.ConnectError as error:
+            self._entry(instance).was_refused = True
+            raise NotListeningError(str(error) or "nobody listens") from error
         except (httpx.TransportError, trio.TooSlowError) as error:
             raise NotListeningError(str(error) or "no answer in time") from error
         return _info(response.status_code, data)
+
+    async def _knock(self, instance: Instance) -> None:
+        """After a refusal: see whether somebody listens by now, at a tenth of what a request costs.
+
+        A daemon that is just starting is tried again every few milliseconds, on the processor that it needs
+        itself if the node is this one.
+        """
+        entry = self._entry(instance)
+        if not entry.was_refused:
+            return
+        host = _host(instance.address).strip("[]")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with trio.socket.socket(family, socket.SOCK_STREAM) as sock:
+            try:
+                await sock.connect((host, self._port))
+            except OSError as error:
+                raise NotListeningError(str(error)) from error
+        entry.was_refused = False
 
     # --- calls ---
 
@@ -274,15 +296,19 @@ class Upstream:
 
     @contextlib.contextmanager
     def _use(self, instance: Instance) -> Iterator[httpx.AsyncHTTPTransport]:
-        entry = self._open.get(instance.uid)
-        if entry is None:
-            entry = self._open[instance.uid] = _Entry(self._tls)
+        entry = self._entry(instance)
         self._open.move_to_end(instance.uid)
         entry.users += 1
         try:
             yield entry.transport
         finally:
             entry.users -= 1
+
+    def _entry(self, instance: Instance) -> _Entry:
+        entry = self._open.get(instance.uid)
+        if entry is None:
+            entry = self._open[instance.uid] = _Entry(self._tls)
+        return entry
 
     async def close_unused(self, is_alive: Callable[[str], bool]) -> None:
         """Close transports of pods that are gone, and the longest unused ones over the limit."""
@@ -369,3 +395,5 @@ class _Entry:
             verify=tls, limits=LIMITS, trust_env=False, socket_options=KEEP_ALIVE
         )
         self.users = 0
+        self.was_refused = False
+        """Nobody listened when it was dialled last."""

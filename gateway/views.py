@@ -24,7 +24,8 @@ def sandbox(instance: Instance, *, is_met: bool = False) -> dict[str, object]:
         "state": state(instance, is_met=is_met),
         "tier": instance.tier,
         "pool": instance.pool,
-        "image": instance.image,
+        "image": asked_image(instance),
+        "image_pulled": instance.image,
         "image_digest": instance.image_digest,
         "node": instance.node,
         "resources": sizing.texts(sizing.has(instance).limits),
@@ -49,6 +50,12 @@ def as_of(instance: Instance, now: float) -> Instance:
         return instance
     ending = Ending("expired", "its lease ran out", at=instance.expires_at)
     return dataclasses.replace(instance, ending=ending)
+
+
+def asked_image(instance: Instance) -> str:
+    """The image as its caller named it; the pod's own when none was named, or somebody broke the annotation."""
+    asked = instance.request.get("image")
+    return asked if isinstance(asked, str) else instance.image
 
 
 def labels(instance: Instance) -> dict[str, str]:
@@ -119,6 +126,7 @@ def pool(spec: PoolSpec, instances: Iterable[Instance]) -> dict[str, object]:
         "resources": sizing.texts(spec.bounds.limits),
         "resize": spec.resize,
         "node_class": spec.node_class,
+        "broken": spec.broken.reason if spec.broken is not None and spec.stopped else None,
     }
 
 

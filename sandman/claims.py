@@ -5,12 +5,12 @@ Standard library only: the daemon ships this file. NamedTuple and not dataclass:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Self
-
 from sandman.fields import Fields
+from sandman.records import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Self
 
 
 class LeaseTerms(NamedTuple):

@@ -171,7 +171,7 @@ class ImageNotFoundError(CallerError):
 
 
 class ImageDeniedError(CallerError):
-    """The registry refuses this image."""
+    """The registry, or the key's allowlist, refuses this image."""
 
     reason = "image_denied"
     status = 403

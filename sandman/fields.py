@@ -6,10 +6,10 @@ Standard library only: the daemon ships this file.
 from __future__ import annotations
 
 import binascii
-from typing import TYPE_CHECKING
 
 from sandman import notation
 from sandman.errors import BadRequestError
+from sandman.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,13 +5,13 @@ Standard library only: the daemon ships this file.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Self
-
 from sandman.fields import Fields
+from sandman.records import TYPE_CHECKING, NamedTuple
 from sandman.wire import ExecResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Self
 
 RUNNING = "running"
 ENDED = "ended"

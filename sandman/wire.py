@@ -2,7 +2,7 @@
 
 Bytes in, values out and back; no sockets. Standard library only: the daemon ships this file.
 NamedTuple and not dataclass, because the daemon pays for each import at each pod's start, and
-`dataclasses` brings `inspect`.
+`dataclasses` brings `inspect`; not that of `typing` either: see `records`.
 
 A *frame* is `type u8 · length u32 big-endian · payload`. A stream of frames that ends without
 EXIT or ERROR tells nothing about the command: the reader must raise OutcomeUnknownError.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import binascii
 import struct
-from typing import TYPE_CHECKING, NamedTuple, Self
 
 from sandman.claims import Claim as Claim  # noqa: PLC0414 - told on: `wire.Claim`
 from sandman.claims import Info as Info  # noqa: PLC0414
@@ -20,9 +19,11 @@ from sandman.claims import LeaseTerms as LeaseTerms  # noqa: PLC0414
 from sandman.errors import BadRequestError
 from sandman.fields import Fields as Fields  # noqa: PLC0414 - told on: `wire.Fields`
 from sandman.fields import load_object as load_object  # noqa: PLC0414
+from sandman.records import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from typing import Self
 
     from sandman.terminal import TerminalSpec
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from gateway.model import Assignment, Bounds, Ending, Instance, PoolSpec
+    from gateway.model import Assignment, Bounds, Broken, Ending, Instance, PoolSpec
     from sandman.errors import SandmanError
 
 
@@ -55,10 +55,13 @@ class PoolGone:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """A node takes new claims, or not (cordoned, not ready)."""
+    """A node takes new claims, or not (cordoned, not ready), and says which images it holds."""
 
     name: str
     closed: bool
+    images: tuple[str, ...] = ()
+    gone: bool = False
+    """It is no more."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -126,6 +129,22 @@ class Provider(Protocol):
 
     async def read(self, namespace: str, name: str) -> Instance | None:
         """The pod as the API server has it now."""
+
+    async def stop_pool(self, spec: PoolSpec, broken: Broken) -> None:
+        """Scale the pool to nothing, write on its Deployment why, and tell it as an event. A Deployment that is
+        gone is no error.
+
+        Raises:
+            SandmanError: whether it was done is not known.
+        """
+
+    async def restart_pool(self, spec: PoolSpec) -> None:
+        """Take off why it was stopped, and scale it to what it wanted before, unless somebody has scaled it
+        meanwhile. A Deployment that is gone is no error.
+
+        Raises:
+            SandmanError: whether it was done is not known.
+        """
 
     async def explain(self, instance: Instance) -> Ending | None:
         """Why its container cannot start, from the pod's events; None when they do not tell."""

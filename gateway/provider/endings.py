@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from gateway.model import Ending
+from gateway.references import canonical
 from sandman import names
 from sandman.errors import INFRASTRUCTURE, by_reason
 
@@ -125,30 +126,77 @@ def _last_state(pod: Pod) -> StateTerminated | None:
 
 # --- images --------------------------------------------------------------------------------------
 
-_NOT_FOUND = re.compile(
-    r"not found|manifest unknown|name unknown|repository .* does not exist|no such image"
-    r"|InvalidImageName|invalid reference|couldn't parse image",
-    re.IGNORECASE,
-)
-_DENIED = re.compile(
-    r"unauthori[sz]ed|denied|forbidden|authentication required|\b401\b|\b403\b", re.IGNORECASE
-)
+_KINDS = (
+    ("platform", r"no match for platform"),
+    ("invalid", r"InvalidImageName|invalid reference|couldn't parse image|no longer supported since"
+     r"|not a valid digest|rejecting \d+ byte manifest"),
+    ("never", r"not present with pull policy of Never"),
+    ("throttled", r"429 Too Many|too ?many ?requests|pull QPS exceeded|rate limit"),
+    ("disk", r"no space left on device|disk quota exceeded"),
+    ("timeout", r"i/o timeout|handshake timeout|deadline exceeded|DeadlineExceeded|context canceled"
+     r"|timed out|request timeout|awaiting headers"),
+    ("tls", r"x509:|tls:|certificate|HTTP response to HTTPS client"),
+    ("host", r"no such host"),
+    ("network", r"connection refused|connection reset|no route to host|network is unreachable"
+     r"|server misbehaving|broken pipe|unexpected EOF|\bEOF\b|RegistryUnavailable"
+     r"|registry is unavailable"),
+    ("server", r"\b5\d\d [A-Z]"),
+    ("missing", r"not found|manifest[ _]unknown|name[ _]unknown|no such image"),
+    ("denied", r"unauthori[sz]ed|denied|forbidden|authori[sz]ation failed|authentication required"
+     r"|insufficient_scope|no basic auth credentials|signature validation failed"),
+)  # fmt: skip
+"""What kubelet 1.36 and containerd 2.2 say, told apart in this order: a registry's 429 speaks of who is not
+logged in, one that hides what is private says that it is denied and not there in one text."""
+_PULLS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _KINDS)
+_REASON_OF = {
+    "platform": ("image_not_found", "there is none for the platform of its node"),
+    "invalid": ("image_not_found", "it is none"),
+    "never": ("image_not_found", "the node has none, and its pool forbids to pull"),
+    "host": ("image_not_found", "there is no such registry"),
+    "missing": ("image_not_found", "there is none"),
+    "denied": ("image_denied", "the registry refuses it"),
+    "throttled": ("image_pull", "the registry has had too many pulls"),
+    "disk": ("image_pull", "the node's disk is full"),
+    "timeout": ("image_pull", "the registry did not answer in time"),
+    "tls": ("image_pull", "the node and the registry do not trust each other"),
+}
 _PULL_EVENTS = {"Failed", "ErrImageNeverPull", "InspectFailed", "BackOff", "FailedMount"}
+_NAMED = re.compile(r'[Ii]mage (?:tag )?"([^"]+)"')
+_NAMES = re.compile(r'"[^"]*"|https?://\S+')
+"""Names and addresses in a text: they are the caller's, and may spell anything."""
+
+
+def pull_kind(text: str, image: str = "") -> str:
+    """Which of the ways to fail a text of kubelet or runtime is about; `other` when none is known."""
+    bare = _NAMES.sub(" ", text)
+    for name in {image, canonical(image)} if image else ():
+        bare = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", " ", bare)
+    return next((kind for kind, pattern in _PULLS if pattern.search(bare)), "other")
 
 
 def of_image(image: str, messages: Iterable[str]) -> Ending | None:
     """What went wrong with an image, from what kubelet and runtime said; None when they said nothing
-    of an image. "Not found" wins over "denied": registries answer a missing private repository with
-    both in one text, and a pull that is only throttled has neither."""
+    of an image. Texts about another image of the pod (the daemon's, the one before a swap) are not held
+    against this one: with nothing else to go by it is `image_pull`."""
     texts = [text for text in messages if "image" in text.lower() or "pull" in text.lower()]
+    own = [text for text in texts if _is_about(image, text)]
     if not texts:
         return None
-    told = max(texts, key=len)
-    if any(_DENIED.search(text) for text in texts) and not any("not found" in t for t in texts):
-        return Ending("image_denied", f"image {image}: the registry refuses it: {told}")
-    if any(_NOT_FOUND.search(text) for text in texts):
-        return Ending("image_not_found", f"image {image}: there is none: {told}")
-    return Ending("image_pull", f"image {image}: it could not be pulled: {told}")
+    if not own:
+        told = max(texts, key=len)
+        detail = f"image {image}: another one of its pod could not be pulled: {told}"
+        return Ending("image_pull", detail, facts={"pull": "pod"})
+    found = {text: pull_kind(text, image) for text in own}
+    kind = next((one for one, _ in _KINDS if one in found.values()), "other")
+    told = max((text for text in own if found[text] == kind), key=len)
+    reason, what = _REASON_OF.get(kind, ("image_pull", "it could not be pulled"))
+    return Ending(reason, f"image {image}: {what}: {told}", facts={"pull": kind})
+
+
+def _is_about(image: str, text: str) -> bool:
+    """Whether a text names this image, or none."""
+    named = {canonical(one.lower()) for one in _NAMED.findall(text)}
+    return not named or canonical(image.lower()) in named
 
 
 def image_messages(events: Iterable[Event]) -> list[str]:

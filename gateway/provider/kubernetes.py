@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import trio
@@ -28,7 +28,7 @@ from sandman.service import kube
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.model import Assignment, Bounds, Ending, Instance, PoolSpec
+    from gateway.model import Assignment, Bounds, Broken, Ending, Instance, PoolSpec
 
 log = structlog.get_logger()
 
@@ -199,6 +199,31 @@ class KubernetesProvider:
         except kube.KubeError as error:
             raise translate(error) from error
         return pods.instance(pod)
+
+    async def stop_pool(self, spec: PoolSpec, broken: Broken) -> None:
+        """See `Provider.stop_pool`."""
+        await self._patch_pool(spec, patches.stopped(broken))
+        try:
+            await self._api.create(
+                kube.EVENTS, patches.stop_event(spec, broken), namespace=spec.namespace
+            )
+        except kube.KubeError as error:
+            # The annotation tells the same.
+            log.warning("an event was not written", pool=spec.name, error=str(error))
+
+    async def restart_pool(self, spec: PoolSpec) -> None:
+        """See `Provider.restart_pool`."""
+        await self._patch_pool(spec, patches.restarted(spec))
+
+    async def _patch_pool(self, spec: PoolSpec, patch: dict[str, Any]) -> None:
+        try:
+            await self._api.patch_merge(
+                kube.DEPLOYMENTS, spec.deployment, patch, namespace=spec.namespace, idempotent=True
+            )
+        except kube.NotFoundError:
+            return
+        except kube.KubeError as error:
+            raise translate(error) from error
 
     async def explain(self, instance: Instance) -> Ending | None:
         """See `Provider.explain`."""

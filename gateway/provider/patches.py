@@ -10,6 +10,8 @@ from __future__ import annotations
 import copy
 import json
 import math
+import secrets
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from gateway import sizing
@@ -19,12 +21,15 @@ from sandman import names
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.model import Assignment, Ending, Instance, PoolSpec
+    from gateway.model import Assignment, Broken, Ending, Instance, PoolSpec
 
 CLOCK_SLACK_S = 60.0
 """Added to the kubelet's deadline, so that a node whose clock is up to a minute ahead ends no sandbox
 early. New calls are refused at `expires_at` itself, by the gateway's clock (`routes.forward`); only calls
 in flight go on into the slack. A pod that is there after it is deleted by the `janitor`."""
+
+EVENT_MAX = 1024
+"""Characters of an event's message; the API server takes no more."""
 
 Operation = dict[str, Any]
 
@@ -99,6 +104,60 @@ def ended(instance: Instance, ending: Ending) -> list[Operation]:
         _operation("test", "/metadata/uid", instance.uid),
         _operation("add", _annotation(names.ANNOTATION_ENDED), _json(told)),
     ]
+
+
+def stopped(broken: Broken) -> dict[str, Any]:
+    """The merge patch that stops a pool."""
+    told = {
+        "reason": broken.reason,
+        "at": round(broken.at, 3),
+        "replicas": broken.replicas,
+        "template": broken.template,
+    }
+    return {
+        "metadata": {"annotations": {names.ANNOTATION_BROKEN: _json(told)}},
+        "spec": {"replicas": 0},
+    }
+
+
+def restarted(spec: PoolSpec) -> dict[str, Any]:
+    """The merge patch that starts a stopped pool again."""
+    patch: dict[str, Any] = {"metadata": {"annotations": {names.ANNOTATION_BROKEN: None}}}
+    if spec.broken is not None and not spec.wanted:
+        patch["spec"] = {"replicas": spec.broken.replicas}
+    return patch
+
+
+def stop_event(spec: PoolSpec, broken: Broken) -> dict[str, Any]:
+    """The event that tells of a pool's stop, and what a person does about it."""
+    where = f"kubectl -n {spec.namespace}"
+    close = (
+        f"change its template, or: {where} annotate deployment {spec.deployment} "
+        f"{names.ANNOTATION_BROKEN}- && {where} scale deployment {spec.deployment} "
+        f"--replicas={broken.replicas}"
+    )
+    room = EVENT_MAX - len(close) - len(". To start it again ")
+    moment = datetime.fromtimestamp(broken.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "metadata": {
+            "name": f"{spec.deployment}.{secrets.token_hex(8)}",
+            "namespace": spec.namespace,
+        },
+        "involvedObject": {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "namespace": spec.namespace,
+            "name": spec.deployment,
+            "uid": spec.uid,
+        },
+        "type": "Warning",
+        "reason": "PoolStopped",
+        "message": f"{broken.reason[:room]}. To start it again {close}",
+        "source": {"component": "sandman-gateway"},
+        "firstTimestamp": moment,
+        "lastTimestamp": moment,
+        "count": 1,
+    }
 
 
 def cold_pod(spec: PoolSpec, name: str, assignment: Assignment) -> dict[str, Any]:

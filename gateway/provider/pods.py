@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from gateway import sizing, steps
-from gateway.model import NO_BOUNDS, Bounds, Instance, PoolSpec
+from gateway.model import NO_BOUNDS, WAITING_STATES, Bounds, Broken, Instance, PoolSpec
 from gateway.provider import endings
 from sandman import names
 from sandman.errors import SandmanError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         ContainerStatus,
         Deployment,
         Node,
+        ObjectMeta,
         Pod,
         ResourceRequirements,
     )
@@ -33,6 +35,8 @@ log = structlog.get_logger()
 LAST_MOMENT = 253402300799.0
 """The end of the year 9999: later ones cannot be told as a date."""
 RESIZE_CONDITIONS = {"PodResizePending", "PodResizeInProgress"}
+EVERYBODY = "*"
+"""In the annotation with a pool's tenants."""
 MAX_DIGITS = 9
 """Of a pool's maximum; a cluster has fewer pods by far."""
 
@@ -78,7 +82,7 @@ def instance(pod: Pod) -> Instance:
         hold=_hold(pod),
         running=main is not None and main.state is not None and main.state.running is not None,
         deleting=meta.deletion_timestamp is not None,
-        waiting=_waiting(main),
+        waiting=_waiting(pod, main),
         ending=told or endings.of_pod(pod, expires_at),
     )
 
@@ -91,6 +95,7 @@ def pool(deployment: Deployment) -> PoolSpec | None:
     image = containers[0].get("image")
     if not image:
         return None
+    broken = _broken(load_object(meta.annotation(names.ANNOTATION_BROKEN)))
     return PoolSpec(
         namespace=meta.namespace,
         name=meta.label(names.LABEL_POOL),
@@ -99,7 +104,6 @@ def pool(deployment: Deployment) -> PoolSpec | None:
         wanted=deployment.spec.replicas if deployment.spec.replicas is not None else 1,
         most=_pods(meta.annotation(names.ANNOTATION_POOL_MAX)),
         template=template,
-        deployment=meta.name,
         least=_pods(meta.annotation(names.ANNOTATION_POOL_MIN)),
         network=meta.annotation(names.ANNOTATION_POOL_NETWORK),
         prepare=_steps(meta.annotation(names.ANNOTATION_POOL_PREPARE)),
@@ -107,6 +111,12 @@ def pool(deployment: Deployment) -> PoolSpec | None:
         resize=meta.annotation(names.ANNOTATION_POOL_RESIZE) == "true",
         node_class=_node_class(deployment),
         choose=meta.annotation(names.ANNOTATION_POOL_CHOOSE) == "true",
+        deployment=meta.name,
+        uid=meta.uid,
+        broken=broken,
+        stopped=broken is not None and broken.template == fingerprint(template),
+        tenants=_tenants(meta, template),
+        keeps_images=containers[0].get("imagePullPolicy") in {"IfNotPresent", "Never"},
     )
 
 
@@ -126,9 +136,42 @@ def _steps(text: str) -> Steps:
         return steps.NO_STEPS
 
 
+def fingerprint(template: Mapping[str, object]) -> str:
+    """What a pool's template is known by."""
+    whole = json.dumps(template, sort_keys=True, default=str)
+    return hashlib.sha256(whole.encode()).hexdigest()[:16]
+
+
+def _tenants(meta: ObjectMeta, template: Mapping[str, Any]) -> frozenset[str] | None:
+    """Whose pool it is. One with pull secrets is nobody's until somebody says whose: a placeholder takes any
+    image, so that whoever may use it may use what its secrets open."""
+    told = meta.annotation(names.ANNOTATION_POOL_TENANTS, "-")
+    if told == "-":
+        has_secrets = (template.get("spec") or {}).get("imagePullSecrets")
+        return frozenset() if has_secrets else None
+    if told.strip() == EVERYBODY:
+        return None
+    return frozenset(one.strip() for one in told.split(",") if one.strip())
+
+
+def _broken(told: Mapping[str, object]) -> Broken | None:
+    """What stopped the pool; None when the annotation is absent or was broken by somebody."""
+    reason, replicas, template = (told.get(key) for key in ("reason", "replicas", "template"))
+    is_number = type(replicas) is int and 0 <= replicas < 10**MAX_DIGITS
+    if not isinstance(reason, str) or not isinstance(template, str) or not is_number:
+        return None
+    return Broken(reason, _number(told.get("at")) or 0.0, replicas, template)  # type: ignore[arg-type]
+
+
 def is_closed(node: Node) -> bool:
     """Whether a node takes no new claims: cordoned, or its kubelet is not heard of."""
     return node.spec.unschedulable or not node.is_ready
+
+
+def images(node: Node) -> tuple[str, ...]:
+    """Names of the images that a node says it holds: 50 of them with the kubelet's own settings, the largest
+    first."""
+    return tuple(name for image in node.status.images or () for name in image.names or ())
 
 
 def main_status(pod: Pod) -> ContainerStatus | None:
@@ -181,10 +224,22 @@ def _hold(pod: Pod) -> int | None:
     return gates.index(names.GATE_REFILL) if names.GATE_REFILL in gates else None
 
 
-def _waiting(main: ContainerStatus | None) -> tuple[str, str] | None:
-    if main is None or main.state is None or main.state.waiting is None:
+def _waiting(pod: Pod, main: ContainerStatus | None) -> tuple[str, str] | None:
+    """Why the container does not run; while it waits for others of its pod (the daemon's copy) that cannot
+    start, why they do not."""
+    own = _state_of(main)
+    if own is None or own[0] not in WAITING_STATES:
+        for status in pod.status.init_container_statuses or ():
+            other = _state_of(status)
+            if other is not None and other[0] in WAITING_STATES:
+                return other
+    return own
+
+
+def _state_of(status: ContainerStatus | None) -> tuple[str, str] | None:
+    if status is None or status.state is None or status.state.waiting is None:
         return None
-    return main.state.waiting.reason, main.state.waiting.message
+    return status.state.waiting.reason, status.state.waiting.message
 
 
 def _digest(main: ContainerStatus | None, *, swapped: bool) -> str | None:

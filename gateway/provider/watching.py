@@ -83,4 +83,5 @@ def _pool(deployment: kube.Deployment, gone: bool) -> Iterator[News]:
 
 
 def _node(node: kube.Node, gone: bool) -> Iterator[News]:
-    yield NodeSeen(node.metadata.name, closed=not gone and pods.is_closed(node))
+    closed = not gone and pods.is_closed(node)
+    yield NodeSeen(node.metadata.name, closed, pods.images(node), gone=gone)

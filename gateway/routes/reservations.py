@@ -68,7 +68,10 @@ class ReservationRoutes:
         context = self._context
         key = parse.idempotency_key(request.headers.get(names.HEADER_IDEMPOTENCY_KEY))
         body = await json_body(request, context.settings.body_max_bytes)
-        wanted = reservation_request(body, principal, context.roster.pools, context.wall())
+        pools = context.roster.pools
+        own = {name: spec for name, spec in pools.items() if spec.admits(principal.tenant)}
+        wanted = reservation_request(body, principal, own, context.wall())
+        policy.may_run(principal, None if wanted.image == own[wanted.pool].image else wanted.image)
         made = await context.reservations.create(wanted, key)
         shown = context.reservations.get(principal.tenant, made.id)
         return Json(views.reservation(*shown), status_code=201)

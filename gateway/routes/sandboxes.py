@@ -58,6 +58,7 @@ class SandboxRoutes:
         key = parse.idempotency_key(request.headers.get(names.HEADER_IDEMPOTENCY_KEY))
         body = await json_body(request, context.settings.body_max_bytes)
         wanted = parse.sandbox_request(body, context.settings)
+        policy.may_run(principal, wanted.image)
         made = await context.pool.allocate(principal.tenant, wanted, key, share=principal.share)
         context.proxy.learn(made.instance.uid, made.boot_id)
         self._metrics.allocated(made)
@@ -127,8 +128,13 @@ class SandboxRoutes:
 
     async def pools(self, request: Request) -> Response:
         """`GET /v1/pools`."""
-        policy.may_manage(self._context.principal(request))
+        principal = self._context.principal(request)
+        policy.may_manage(principal)
         roster = self._context.roster
         instances = roster.registry.all()
-        shown = [views.pool(spec, instances) for _, spec in sorted(roster.pools.items())]
+        shown = [
+            views.pool(spec, instances)
+            for _, spec in sorted(roster.pools.items())
+            if spec.admits(principal.tenant)
+        ]
         return Json({"pools": shown})

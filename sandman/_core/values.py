@@ -47,6 +47,7 @@ class SandboxInfo:
     tier: str | None = None
     pool: str | None = None
     image: str | None = None
+    image_pulled: str | None = None
     image_digest: str | None = None
     node: str | None = None
     resources: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -76,6 +77,7 @@ class PoolInfo:
 
     `swap`: whether a placeholder's image may be changed in place. `resources`: the most that its sandboxes
     may use; where `resize` is true they may be given more or less. `node_class`: of the nodes that they are on.
+    `broken`: why it was stopped, when it was.
     """
 
     name: str
@@ -89,6 +91,7 @@ class PoolInfo:
     resources: Mapping[str, str] = dataclasses.field(default_factory=dict)
     resize: bool = False
     node_class: str | None = None
+    broken: str | None = None
 
     @classmethod
     def from_json(cls, body: Mapping[str, object]) -> Self:

@@ -21,9 +21,18 @@ from gateway.allocation import Allocation
 from gateway.config import Settings
 from gateway.daemons import LostError, NotListeningError
 from gateway.fulfilment import Fulfilment
-from gateway.model import NO_BOUNDS, Assignment, Bounds, Ending, Instance, PoolSpec
+from gateway.model import NO_BOUNDS, Assignment, Bounds, Broken, Ending, Instance, PoolSpec
 from gateway.pool import Pool
-from gateway.provider import ClaimLostError, Gone, News, PoolSeen, RefusedError, Seen, Synced
+from gateway.provider import (
+    ClaimLostError,
+    Gone,
+    News,
+    NodeSeen,
+    PoolSeen,
+    RefusedError,
+    Seen,
+    Synced,
+)
 from gateway.registry import Registry
 from gateway.roster import Roster
 from sandman import names, wire
@@ -38,6 +47,7 @@ START_S = 0.5
 """Seconds from the making of a pod until its daemon answers."""
 SWAP_S = 0.2
 RESIZE_S = 0.7
+PULLS = {"image_not_found": "missing", "image_denied": "denied", "image_pull": "throttled"}
 
 
 class FakeStore:
@@ -92,11 +102,20 @@ class FakeCluster:
         """What a daemon answers to one."""
         self.call_s = 0.0
         """Seconds that one takes."""
+        self.known_images = [BASE, TASK]
+        """What its node says that it holds; of others a canary goes first."""
+        self.fail_pulls: dict[str, int] = {}
+        """How many times an image cannot be pulled for a passing reason, before it can."""
         self.knows_no_leases = False
         """Daemons of a version before there were leases."""
         self.fail_claims: list[Exception] = []
         self.fail_starts: list[Exception] = []
+        self.fail_stops: list[Exception] = []
+        self.specs: dict[str, PoolSpec] = {}
+        """Pools as last told."""
         self.fail_discards: list[Exception] = []
+        self.pulls: list[tuple[str, str]] = []
+        """Image and node of every pod that was claimed or made."""
         self.writes: list[tuple[str, str]] = []
         self.store = FakeStore()
         self.specs: dict[str, PoolSpec] = {}
@@ -116,9 +135,11 @@ class FakeCluster:
     # --- what a test does to it ---
 
     def pool(self, name: str = "root", *, image: str = BASE, swap: bool = True, **more) -> None:
+        self.send.send_nowait(NodeSeen("n1", closed=False, images=tuple(self.known_images)))
         values = {"namespace": "ns", "wanted": 1, "most": None, **more}
         self.specs[name] = PoolSpec(name=name, image=image, swap=swap, **values)
         self.send.send_nowait(PoolSeen(self.specs[name]))
+        self.tell_pool(PoolSpec(name=name, image=image, swap=swap, **values))
 
     def tell_anew(self) -> None:
         """All there is, into a new channel: for a gateway that only begins."""
@@ -272,10 +293,29 @@ class FakeCluster:
         await trio.lowlevel.checkpoint()
         return next((one for one in self.pods.values() if one.name == name), None)
 
+    async def stop_pool(self, spec: PoolSpec, broken: Broken) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.fail_stops:
+            raise self.fail_stops.pop(0)
+        self.writes.append(("stop", spec.name))
+        self.tell_pool(dataclasses.replace(spec, wanted=0, broken=broken, stopped=True))
+
+    async def restart_pool(self, spec: PoolSpec) -> None:
+        await trio.lowlevel.checkpoint()
+        self.writes.append(("restart", spec.name))
+        wanted = spec.wanted or (spec.broken.replicas if spec.broken else 0)
+        self.tell_pool(dataclasses.replace(spec, wanted=wanted, broken=None, stopped=False))
+
+    def tell_pool(self, spec: PoolSpec) -> None:
+        self.specs[spec.name] = spec
+        self.send.send_nowait(PoolSeen(spec))
+
     async def explain(self, instance: Instance) -> Ending | None:
         await trio.lowlevel.checkpoint()
         reason = self.bad_images.get(instance.image)
-        return Ending(reason, f"image {instance.image}") if reason else None
+        if reason is None:
+            return None
+        return Ending(reason, f"image {instance.image}", facts={"pull": PULLS[reason]})
 
     # --- Daemons ---
 
@@ -326,7 +366,11 @@ class FakeCluster:
         return pod
 
     def _judge_image(self, pod: Instance) -> None:
+        self.pulls.append((pod.image, pod.node or ""))
+        if self.fail_pulls.get(pod.image, 1) <= 0:
+            self.bad_images.pop(pod.image, None)
         if pod.image in self.bad_images:
+            self.fail_pulls[pod.image] = self.fail_pulls.get(pod.image, 1_000_000) - 1
             self.up_at[pod.uid] = float("inf")
             self.end(pod.uid, Ending("died", "its first process never ran"))
 

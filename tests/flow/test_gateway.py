@@ -9,7 +9,8 @@ import httpx
 import pytest
 import trio
 
-from gateway.model import Ending
+from gateway import tokens
+from gateway.model import Broken, Ending, Share
 from sandman import names, wire
 from tests.flow.conftest import Leader, gateway
 
@@ -308,6 +309,32 @@ async def test_health_readiness_metrics_and_pools(bed):
     assert "acme" not in text
     pools = (await bed.client.get("/v1/pools", headers=bed.as_("acme"))).json()["pools"]
     assert [(one["name"], one["free"], one["leased"]) for one in pools] == [("root", 0, 1)]
+
+
+async def test_a_key_gets_its_images_and_no_others_and_sees_its_pools_alone(bed):
+    token = tokens.make_api_key("narrow")
+    share = Share(images=("registry.example/team/**",))
+    entry = tokens.api_key_entry(token, "narrow", share)
+    keys, _ = tokens.parse_api_keys({"narrow": entry})
+    bed.credentials.api_keys = {**bed.credentials.api_keys, **keys}
+    bed.credentials.texts["narrow"] = token
+    bed.cluster.pool("theirs", tenants=frozenset({"acme"}))
+    bed.cluster.pool("stopped", broken=Broken("they die", 0.0, 4, "t"), stopped=True)
+    body = {"image": "registry.example/other/task:1"}
+    answer = await bed.client.post("/v1/sandboxes", json=body, headers=bed.as_("narrow"))
+    assert answer.status_code == 403
+    assert answer.json()["reason"] == "image_denied"
+    assert answer.json()["field"] == "image"
+    assert len(bed.cluster.leased()) == 0
+    shown = {}
+    for tenant in ("acme", "narrow"):
+        answer = await bed.client.get("/v1/pools", headers=bed.as_(tenant))
+        shown[tenant] = {one["name"]: one["broken"] for one in answer.json()["pools"]}
+    assert shown["acme"] == {"root": None, "theirs": None, "stopped": "they die"}
+    assert shown["narrow"] == {"root": None, "stopped": "they die"}
+    text = (await bed.client.get("/metrics")).text
+    assert 'sandman_pool_broken{pool="stopped"} 1.0' in text
+    assert 'sandman_pool_broken{pool="root"} 0.0' in text
 
 
 async def test_a_run_is_released_as_a_whole(bed):

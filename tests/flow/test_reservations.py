@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -130,3 +131,18 @@ async def test_a_replica_that_is_not_the_allocator_hands_it_on(bed):
         assert (answer.status_code, answer.json()["id"]) == (200, made.json()["id"])
         answer = await client.delete(path, headers=bed.as_("acme"))
         assert answer.status_code == 204
+
+
+async def test_what_a_tenant_may_not_have_it_cannot_reserve(bed):
+    key = bed.credentials.api_keys["acme"]
+    bed.credentials.api_keys["acme"] = key._replace(
+        share=dataclasses.replace(key.share, images=("registry.example/mine",))
+    )
+    denied = await reserve(bed, status=403, image=TASK, count=1, for_s=60)
+    assert denied["reason"] == "image_denied"
+    made = await reserve(bed, count=1, for_s=60)
+    assert made["image"] == "registry.example/base:1"
+    bed.cluster.pool("secret", tenants=frozenset({"zeta"}))
+    await trio.sleep(0.1)
+    hidden = await reserve(bed, status=400, pool="secret", count=1, for_s=60)
+    assert hidden["field"] == "pool"

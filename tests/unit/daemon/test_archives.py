@@ -107,7 +107,7 @@ def test_the_start_of_a_daemon_does_not_pay_for_archives() -> None:
     argv = [sys.executable, "-S", "-c", script]
     ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = ended.stdout.split()
-    assert "daemon.processes" in loaded
+    assert "daemon.handshake" in loaded
     assert not {
         "daemon.archives",
         "daemon.files",

@@ -126,3 +126,10 @@ def test_a_named_pool_is_taken_when_it_can_give_what_was_asked():
             choice.pool_of(request(**{"pool": "small", "names_pool": True, **changes}), SIZES)
         assert caught.value.field == field
     assert choice.pool_of(request(resources=Amounts(5000)), SIZES).name == "large"
+
+
+def test_a_pool_that_was_stopped_is_chosen_only_where_there_is_no_other():
+    known = pools(pool("root", stopped=True), pool("big", 9000, 9))
+    assert choice.choose(asked(), known).name == "big"
+    assert choice.choose(asked(), pools(pool("root", stopped=True))).name == "root"
+    assert choice.pool_of(request(names_pool=True), known).name == "root"

@@ -186,6 +186,7 @@ def test_the_allocation_serves_by_turns(swap):
 
 def test_pools_take_turns_where_a_limit_is_common():
     allocation = Allocation(cold_max=1, claims_max=0)
+    allocation.images.report("n1", ["task"])
     for number in range(6):
         allocation.arrive(Ticket(number, "ab"[number % 2], "task"))
     served = []

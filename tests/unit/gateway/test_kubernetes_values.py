@@ -12,6 +12,7 @@ from gateway.model import (
     Amounts,
     Assignment,
     Bounds,
+    Broken,
     Ending,
     Instance,
     PoolSpec,
@@ -187,6 +188,90 @@ def deployment(**annotations: str) -> kube.Deployment:
         ),
         type=kube.Deployment,
     )
+
+
+@pytest.mark.parametrize(
+    ("policy", "keeps"), [("IfNotPresent", True), ("Never", True), ("Always", False), (None, False)]
+)
+def test_a_pool_that_asks_the_registry_at_each_start_keeps_no_images(policy, keeps):
+    made = deployment()
+    made.spec.template["spec"]["containers"][0]["imagePullPolicy"] = policy
+    spec = pods.pool(made)
+    assert spec is not None
+    assert spec.keeps_images is keeps
+
+
+@pytest.mark.parametrize(
+    ("told", "secrets", "admitted"),
+    [
+        (None, False, {"acme", "zeta"}),
+        ("acme", False, {"acme"}),
+        (" acme , zeta ", True, {"acme", "zeta"}),
+        ("", False, set()),
+        ("*", True, {"acme", "zeta"}),
+        # Whoever may use a pool may use what its pull secrets open: somebody has to say who.
+        (None, True, set()),
+    ],
+)
+def test_whose_a_pool_is(told, secrets, admitted):
+    made = deployment(**({} if told is None else {names.ANNOTATION_POOL_TENANTS: told}))
+    if secrets:
+        made.spec.template["spec"]["imagePullSecrets"] = [{"name": "private"}]
+    spec = pods.pool(made)
+    assert spec is not None
+    assert {one for one in ("acme", "zeta") if spec.admits(one)} == admitted
+
+
+@pytest.mark.parametrize(
+    "told",
+    ["", "[]", "{}", "not json", '{"reason": 1, "replicas": 2, "template": "t"}',
+     '{"reason": "r", "replicas": -1, "template": "t"}', '{"reason": "r", "replicas": true, "template": "t"}',
+     '{"reason": "r", "replicas": 10000000000, "template": "t"}', '{"reason": "r", "replicas": 1}'],
+)  # fmt: skip
+def test_what_somebody_wrote_in_the_place_of_the_reason_stops_no_pool(told):
+    spec = pods.pool(deployment(**{names.ANNOTATION_BROKEN: told}))
+    assert spec is not None
+    assert (spec.broken, spec.stopped) == (None, False)
+
+
+def test_a_pool_is_stopped_for_as_long_as_it_has_the_template_that_is_to_blame():
+    now = pods.fingerprint(deployment().spec.template)
+    for template, stopped in ((now, True), ("another", False)):
+        told = {"reason": "r", "at": 5, "replicas": 3, "template": template}
+        spec = pods.pool(deployment(**{names.ANNOTATION_BROKEN: json.dumps(told)}))
+        assert spec is not None
+        assert (spec.broken, spec.stopped) == (Broken("r", 5.0, 3, template), stopped)
+
+
+def test_a_pod_whose_daemon_cannot_be_copied_is_stuck_with_that():
+    document = {
+        "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "main", "image": "task"}]},
+        "status": {
+            "containerStatuses": [
+                {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}
+            ],
+            "initContainerStatuses": [
+                {"name": "done", "state": {"terminated": {"exitCode": 0}}},
+                {"name": "copy", "state": {"waiting": {"reason": "ErrImagePull", "message": "x"}}},
+            ],
+        },
+    }
+    one = pods.instance(pod(document))
+    assert one.waiting == ("ErrImagePull", "x")
+    assert one.is_stuck
+    document["status"]["initContainerStatuses"].pop()
+    assert pods.instance(pod(document)).waiting == ("PodInitializing", "")
+
+
+def test_a_node_tells_all_names_of_its_images():
+    document = {
+        "metadata": {"name": "n1"},
+        "status": {
+            "images": [{"names": ["a@sha256:1", "a:1"]}, {"names": None}, {"names": ["b:1"]}]
+        },
+    }
+    assert pods.images(msgspec.convert(document, type=kube.Node)) == ("a@sha256:1", "a:1", "b:1")
 
 
 def test_a_pool_is_read_from_its_deployment():

@@ -62,7 +62,8 @@ def test_every_setting_has_a_type_that_can_be_read():
 
 
 def test_a_key_that_was_made_is_accepted_once_its_patch_is_applied(capsys):
-    assert program.main(["make-key", "ci-1", "--tenant", "acme"]) == 0
+    images = ["--images", "debian", "--images", "r.example/**"]
+    assert program.main(["make-key", "ci-1", "--tenant", "acme", *images]) == 0
     said = capsys.readouterr().out
     token = said.splitlines()[0].rpartition(" ")[2]
     patch = json.loads(said[said.index("-p '") + 4 : said.rindex("'")])
@@ -71,6 +72,7 @@ def test_a_key_that_was_made_is_accepted_once_its_patch_is_applied(capsys):
     )
     assert bad == []
     assert tokens.check_api_key(token, keys).tenant == "acme"
+    assert keys["ci-1"].share.images == ("debian", "r.example/**")
     assert token not in json.dumps(patch)
 
 
@@ -79,6 +81,7 @@ def test_a_key_that_was_made_is_accepted_once_its_patch_is_applied(capsys):
     [(["make-key", "UPPER", "--tenant", "acme"], "UPPER"),
      (["make-key", "k", "--tenant", "a b"], "a b"),
      (["make-key", "k", "--tenant", "t", "--weight", "0"], "0.01 to 100"),
+     (["make-key", "k", "--tenant", "t", "--images", "*"], "image pattern"),
      (["make-key", "k", "--tenant", "t", "--concurrent", "0"], "at least 1")],
 )  # fmt: skip
 def test_a_key_that_cannot_be_is_refused(capsys, arguments, words):

@@ -10,7 +10,7 @@ import pytest
 from trio.testing import MockClock
 
 from gateway import sizing
-from gateway.model import Amounts, Assignment, Bounds, Ending, Instance, PoolSpec, Tier
+from gateway.model import Amounts, Assignment, Bounds, Broken, Ending, Instance, PoolSpec, Tier
 from gateway.provider import ClaimLostError, RefusedError, kubernetes, pods
 from gateway.provider.kubernetes import KubernetesProvider
 from sandman import names
@@ -428,3 +428,72 @@ def test_a_pool_whose_template_has_no_image_is_none():
 
 def kube_deployment(document: dict) -> kube.Deployment:
     return msgspec.convert(document, kube.Deployment)
+
+
+# --- pools that are stopped ---
+
+
+def no_write_of(plural: str):
+    """The API server forbids the next one."""
+
+    def refuse(seen):
+        is_it = seen.method != "GET" and f"/{plural}" in seen.path
+        return status(403, "Forbidden", "no") if is_it else None
+
+    return refuse
+
+
+async def known_pool(server: ApiServer, api: kube.Kube) -> PoolSpec:
+    server.put("deployments", deployment())
+    found = pods.pool(await api.get(kube.DEPLOYMENTS, "sandman-pool-root", namespace=NAMESPACE))
+    assert found is not None
+    return found
+
+
+async def test_a_pool_is_stopped_by_one_write_that_says_why_and_told_as_an_event():
+    async with provided() as (server, provider, api):
+        spec = await known_pool(server, api)
+        why = Broken("they die: " + "x" * 2000, 1000.0, 7, pods.fingerprint(spec.template))
+        await provider.stop_pool(spec, why)
+        assert server.writes[0] == ("PATCH", "deployments", "sandman-pool-root")
+        stopped = pods.pool(
+            await api.get(kube.DEPLOYMENTS, "sandman-pool-root", namespace=NAMESPACE)
+        )
+        assert stopped is not None
+        assert (stopped.wanted, stopped.broken, stopped.stopped) == (0, why, True)
+        [told] = server.all("events")
+        assert told["involvedObject"]["uid"] == spec.uid
+        assert told["reason"] == "PoolStopped"
+        assert len(told["message"]) <= 1024
+        assert told["message"].endswith("--replicas=7")
+        assert (
+            f"annotate deployment sandman-pool-root {names.ANNOTATION_BROKEN}- " in told["message"]
+        )
+
+        await provider.restart_pool(stopped)
+        again = pods.pool(await api.get(kube.DEPLOYMENTS, "sandman-pool-root", namespace=NAMESPACE))
+        assert again is not None
+        assert (again.wanted, again.broken, again.stopped) == (7, None, False)
+
+
+async def test_one_that_somebody_scaled_keeps_that_and_one_that_is_gone_is_no_error():
+    async with provided() as (server, provider, api):
+        spec = await known_pool(server, api)
+        why = Broken("they die", 1000.0, 7, "another template")
+        await provider.restart_pool(dataclasses.replace(spec, broken=why, wanted=2))
+        assert server.named("deployments", "sandman-pool-root")["spec"]["replicas"] == 1
+        server.remove("deployments", "sandman-pool-root")
+        await provider.restart_pool(spec)
+        await provider.stop_pool(spec, why)
+
+
+async def test_a_stop_that_cannot_be_written_is_an_error_and_an_event_that_cannot_is_none():
+    async with provided() as (server, provider, api):
+        spec = await known_pool(server, api)
+        why = Broken("they die", 1000.0, 7, "t")
+        server.faults.append(no_write_of("events"))
+        await provider.stop_pool(spec, why)
+        assert server.named("deployments", "sandman-pool-root")["spec"]["replicas"] == 0
+        server.faults.append(no_write_of("deployments"))
+        with pytest.raises(InternalError):
+            await provider.stop_pool(spec, why)

@@ -22,14 +22,12 @@ from tests.unit.gateway.test_pool import running, want
 @contextlib.asynccontextmanager
 async def scaled(cluster: FakeCluster, *, least: int | None = 2, most: int | None = 100, **more):
     async with running(cluster, Settings(cold_max=0)) as pool, trio.open_nursery() as nursery:
-        bed = SimpleNamespace(
-            pool=pool, is_leader=True, forecast={}, is_open=False, nursery=nursery, failed=0
-        )
+        bed = SimpleNamespace(pool=pool, is_leader=True, forecast={}, nursery=nursery, failed=0)
         cluster.pool(least=least, most=most, **more)
         cluster.replace()
         bed.scaler = Scaler(
             pool._roster, cluster, is_leader=lambda: bed.is_leader,
-            forecast=lambda: bed.forecast, is_open=lambda _pool: bed.is_open,
+            forecast=lambda: bed.forecast,
         )  # fmt: skip
         nursery.start_soon(bed.scaler.run)
         nursery.start_soon(replica_set, cluster)
@@ -104,10 +102,11 @@ async def test_an_open_breaker_and_a_replica_that_is_no_allocator_scale_nothing(
     cluster = FakeCluster()
     async with scaled(cluster) as bed:
         bed.forecast = {"root": 50}
-        bed.is_open = True
+        cluster.pool(least=2, most=100, stopped=True)
         await trio.sleep(3 * LOOK_EVERY_S)
         assert cluster.scales == []
-        bed.is_open, bed.is_leader = False, False
+        bed.is_leader = False
+        cluster.pool(least=2, most=100)
         await trio.sleep(3 * LOOK_EVERY_S)
         assert cluster.scales == []
         bed.is_leader = True

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway import auth, policy, tokens
 from gateway.model import Principal, Share
-from sandman.errors import ForbiddenError, NotFoundError, UnauthenticatedError
+from sandman.errors import ForbiddenError, ImageDeniedError, NotFoundError, UnauthenticatedError
 
 KEYS = {"k1": b"1" * 32, "k2": b"2" * 32}
 CLAIMS = tokens.SandboxClaims("pod-1-abcdef01", "boot", "acme", 1000.0)
@@ -51,6 +51,9 @@ def test_an_api_key_is_known_by_its_hash_alone():
         ({"weight": 0.01, "concurrent": 1}, Share(0.01, 1)),
         ({"weight": 100, "concurrent": None}, Share(100.0)),
         *(({"weight": bad}, None) for bad in (0, -1, 1e9, "3", True, float("nan"), [])),
+        ({"images": ["r.example/team/**"]}, Share(images=("r.example/team/**",))),
+        ({"images": []}, Share(images=())),
+        *(({"images": bad}, None) for bad in ("r.example/a", ["*"], [1], {})),
         *(({"concurrent": bad}, None) for bad in (0, -1, 2.5, "3", True)),
     ],
 )
@@ -63,11 +66,28 @@ def test_what_a_key_says_of_its_tenants_share_is_within_bounds(told, share):
     assert bad == ([] if share else ["ci-1"])
 
 
+@pytest.mark.parametrize(
+    "image", ["evil.example/a", "r.example.evil/a", "debian@sha256:" + "a" * 64]
+)
+def test_a_key_with_an_allowlist_has_no_other_images(image):
+    principal = Principal("acme", "ci-1", share=Share(images=("r.example/**", "debian:12")))
+    with pytest.raises(ImageDeniedError, match=r"r\.example") as caught:
+        policy.may_run(principal, image)
+    assert (caught.value.field, caught.value.retryable) == ("image", False)
+    policy.may_run(principal, "r.example/team/a:1")
+    policy.may_run(principal, "docker.io/library/debian:12")
+    policy.may_run(principal, None)
+    policy.may_run(Principal("acme", "ci-1"), image)
+    with pytest.raises(ImageDeniedError, match="none"):
+        policy.may_run(Principal("acme", "ci-1", share=Share(images=())), image)
+
+
 def test_a_principal_has_the_share_of_its_key():
     token = tokens.make_api_key("ci-1")
-    keys, _ = tokens.parse_api_keys({"ci-1": tokens.api_key_entry(token, "acme", Share(3.0, 8))})
+    share = Share(3.0, 8, ("r.example/**", "debian"))
+    keys, _ = tokens.parse_api_keys({"ci-1": tokens.api_key_entry(token, "acme", share)})
     principal = auth.authenticate(f"Bearer {token}", Credentials(api=keys), 0.0)
-    assert principal.share == Share(3.0, 8)
+    assert principal.share == share
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,45 @@ async def test_what_may_be_well_in_a_moment_is_not_listening(said):
             await way.claim(instance, CLAIM)
 
 
+async def test_a_daemon_that_did_not_listen_is_met_once_it_does():
+    async with reaching() as (daemon, way, instance):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))  # and listens to nobody
+            there, way._port = way._port, taken.getsockname()[1]
+            for _ in range(3):
+                with pytest.raises(NotListeningError):
+                    await way.claim(instance, CLAIM)
+        way._port = there
+        assert (await way.claim(instance, CLAIM)).boot_id == "b1"
+        assert (await way.claim(instance, CLAIM)).boot_id == "b1"
+        assert len(daemon.calls) == 2
+
+
+async def test_knocking_where_packets_vanish_ends_in_time(fast_clock, monkeypatch):
+    async with reaching() as (daemon, way, instance):
+        way._entry(instance).was_refused = True
+        monkeypatch.setattr(trio.socket, "socket", _Deaf)
+        with pytest.raises(NotListeningError, match="no answer in time"):
+            await way.claim(instance, CLAIM)
+        assert daemon.calls == []
+
+
+class _Deaf:
+    """A socket whose packets go nowhere."""
+
+    def __init__(self, *_: object) -> None:
+        self.closed = False
+
+    def __enter__(self) -> _Deaf:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closed = True
+
+    async def connect(self, _: object) -> None:
+        await trio.sleep_forever()
+
+
 @pytest.mark.parametrize(
     "body",
     [b"", b"[]", b"{", b"\xff", b'{"boot_id":5}', b'{"boot_id":"a\\r\\nX: y"}', b"[" * 50_000,

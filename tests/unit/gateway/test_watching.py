@@ -62,7 +62,7 @@ async def test_changes_and_ends_are_told_as_they_come():
         server.change("nodes", "n1", lambda one: one["spec"].update(unschedulable=True))
         assert (await until(receive, NodeSeen))[-1] == NodeSeen("n1", closed=True)
         server.remove("nodes", "n1")
-        assert (await until(receive, NodeSeen))[-1] == NodeSeen("n1", closed=False)
+        assert (await until(receive, NodeSeen))[-1] == NodeSeen("n1", closed=False, gone=True)
         server.change("pods", "p1", lambda one: one["status"].update(phase="Failed"))
         assert (await until(receive, Seen))[-1].instance.ending.reason == "died"
         server.remove("pods", "p1")
