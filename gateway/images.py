@@ -47,10 +47,15 @@ OF_THE_IMAGE = frozenset(
 
 
 class Key(NamedTuple):
-    """A pool and an image, the latter in its full form."""
+    """A pool and an image, the latter in its full form; with a tenant, what is that tenant's alone."""
 
     pool: str
     image: str
+    tenant: str = ""
+
+    def concerns(self, ticket: Ticket) -> bool:
+        """Whether this is the request's pool and image, and not another tenant's."""
+        return key_of(ticket) == (*self[:2], "") and self.tenant in ("", ticket.tenant)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -217,15 +222,19 @@ class Images:
 
     # --- verdicts ---
 
-    def failure(self, pool: str, image: str, now: float) -> Failure | None:
+    def failure(self, pool: str, image: str, tenant: str, now: float) -> Failure | None:
         """Why this image is not asked for just now."""
-        found = self._failures.get(Key(pool, canonical(image)))
-        return found if found is not None and now < found.until else None
+        for key in (Key(pool, canonical(image)), Key(pool, canonical(image), tenant)):
+            found = self._failures.get(key)
+            if found is not None and now < found.until:
+                return found
+        return None
 
     def succeeded(self, ticket: Ticket, node: str) -> None:
         """Its sandbox runs: the image is known, and what was held may go on."""
         key = key_of(ticket)
         self._failures.pop(key, None)
+        self._failures.pop(key._replace(tenant=ticket.tenant), None)
         self.ran(node, ticket.image)
         canary = self._canaries.pop(key, None)
         if canary is not None:
@@ -258,15 +267,16 @@ class Images:
         key = key_of(ticket)
         if not is_certain and self._canary_of.get(ticket.number) != key:
             return FINAL
-        return Verdict(failure=self._remember(key, error, now))
+        return Verdict(failure=self._remember(key, ticket.tenant, error, now))
 
-    def _remember(self, key: Key, error: errors.SandmanError, now: float) -> Failure:
+    def _remember(self, key: Key, tenant: str, error: errors.SandmanError, now: float) -> Failure:
         seconds, detail = PERMANENT_S, error.detail
         if error.retryable:
             seconds = TROUBLE_S
         if not ("pull" in error.facts or isinstance(error, errors.BadRequestError)):
-            # It was there and did not start: a fault of the moment, as far as is known.
-            seconds = TROUBLE_S
+            # It was there and did not start: a fault of the moment, as far as is known. Or of what was asked
+            # for with it (too little memory): no tenant may spoil an image for another so.
+            seconds, key = TROUBLE_S, key._replace(tenant=tenant)
             detail = f"image {key.image}: the first sandbox tried with it failed: {detail}"
         made = Failure(key, error.reason, detail, error.facts, now + seconds)
         self._failures.pop(key, None)

@@ -9,7 +9,6 @@ import structlog
 import trio
 
 from gateway.breaker import is_open
-from gateway.images import key_of
 from gateway.references import rewrite
 from sandman.errors import CapacityError
 
@@ -78,7 +77,7 @@ class Trials:
         if stop is not None:
             raise stop
         now = trio.current_time()
-        failure = self._images.failure(want.request.pool, want.image, now)
+        failure = self._images.failure(want.request.pool, want.image, want.tenant, now)
         if failure is not None:
             raise failure.error(now)
 
@@ -148,7 +147,7 @@ class Trials:
         leave the queue here and now: none of them must be the next canary before it has woken up."""
         for one in self._waiting():
             is_other = one.ticket.number != ticket.number
-            if is_other and one.order is None and key_of(one.ticket) == failure.key:
+            if is_other and one.order is None and failure.key.concerns(one.ticket):
                 self._refuse(one, failure.error(now))
 
     def _refuse(self, one: Waiting, error: SandmanError) -> None:

@@ -122,15 +122,39 @@ def test_a_canarys_failure_is_kept_for_a_while(error, seconds):
     known.begin(ticket(1), "n1")
     verdict = known.failed(ticket(1), "n1", error, 100.0, left_s=60.0)
     assert verdict.pause_s is None
-    kept = known.failure("root", TASK, 100.0 + seconds - 0.5)
+    kept = known.failure("root", TASK, "", 100.0 + seconds - 0.5)
     assert kept is verdict.failure is not None
     told = kept.error(101.0)
     assert (told.reason, told.sandbox) == (error.reason, None)
     assert told.facts["asked_again_in_s"] == seconds - 1
     assert error.detail in told.detail
     assert (told.retry_after is not None) == told.retryable
-    assert known.failure("root", TASK, 100.0 + seconds) is None
-    assert known.failure("other", TASK, 100.0) is None
+    assert known.failure("root", TASK, "", 100.0 + seconds) is None
+    assert known.failure("other", TASK, "", 100.0) is None
+
+
+def test_what_is_not_the_registrys_word_spoils_an_image_for_no_other_tenant():
+    """Whoever asks for too little memory with it would."""
+    known = Images()
+    one = Ticket(1, "root", TASK, tenant="acme")
+    known.begin(one, "n1")
+    failure = known.failed(one, "n1", DiedError("exit code 137"), 0.0, left_s=60.0).failure
+    assert failure is not None
+    known.leave(one)
+    assert failure.key.concerns(Ticket(2, "root", TASK, tenant="acme"))
+    assert not failure.key.concerns(Ticket(3, "root", TASK, tenant="zeta"))
+    assert not failure.key.concerns(Ticket(4, "other", TASK, tenant="acme"))
+    assert known.failure("root", TASK, "acme", 1.0) is failure
+    assert known.failure("root", TASK, "zeta", 1.0) is None
+    other = Ticket(5, "root", TASK, tenant="zeta")
+    known.begin(other, "n1")
+    assert known.failed(other, "n1", MISSING, 1.0, left_s=60.0).failure is not None
+    told = known.failure("root", TASK, "acme", 1.0)
+    assert told is not None
+    assert told.reason == "image_not_found"
+    again = Ticket(6, "root", TASK, tenant="acme")
+    known.succeeded(again, "n1")
+    assert known.failure("root", TASK, "acme", 1.0) is None
 
 
 def test_after_its_time_an_image_that_failed_has_a_canary_again_though_a_node_holds_it():
@@ -141,7 +165,7 @@ def test_after_its_time_an_image_that_failed_has_a_canary_again_though_a_node_ho
     known.begin(ticket(2), "n1")
     assert known.is_held(ticket(3))
     known.succeeded(ticket(2), "n1")
-    assert known.failure("root", TASK, 1.0) is None
+    assert known.failure("root", TASK, "", 1.0) is None
     known.begin(ticket(3), "n1")
     assert not known.is_held(ticket(4))
 
@@ -159,7 +183,7 @@ def test_what_another_node_may_not_have_is_tried_elsewhere_and_then_told_to_all(
     known.begin(ticket(1), "n1")
     for at, pause in enumerate(images.PAUSES_S):
         assert known.failed(ticket(1), f"n{at}", error, 0.0, left_s=60.0).pause_s == pause
-        assert known.failure("root", TASK, 0.0) is None
+        assert known.failure("root", TASK, "", 0.0) is None
         assert known.is_held(ticket(2)), "it is the canary still"
     assert set(known.avoided(ticket(1))) == {"n0", "n1"}
     last = known.failed(ticket(1), "n2", error, 0.0, left_s=60.0)
@@ -182,7 +206,7 @@ def test_a_passing_failure_of_a_known_image_is_its_requests_own():
     for _ in images.PAUSES_S:
         assert known.failed(ticket(1), "n2", THROTTLED, 0.0, left_s=60.0).pause_s
     assert known.failed(ticket(1), "n2", THROTTLED, 0.0, left_s=60.0) == FINAL
-    assert known.failure("root", TASK, 0.0) is None
+    assert known.failure("root", TASK, "", 0.0) is None
 
 
 @pytest.mark.parametrize(
@@ -193,7 +217,7 @@ def test_what_says_nothing_of_the_image_is_not_held_against_it(error):
     known = Images()
     known.begin(ticket(1), "n1")
     assert known.failed(ticket(1), "", error, 0.0, left_s=60.0) == FINAL
-    assert known.failure("root", TASK, 0.0) is None
+    assert known.failure("root", TASK, "", 0.0) is None
     assert known.is_held(ticket(2)), "until its request is over"
 
 
@@ -205,7 +229,7 @@ def test_only_so_many_failures_are_remembered(monkeypatch):
         known.begin(one, "n1")
         known.failed(one, "n1", MISSING, 0.0, left_s=60.0)
         known.leave(one)
-    kept = [known.failure("root", f"r.example/a:{number}", 0.0) for number in range(4)]
+    kept = [known.failure("root", f"r.example/a:{number}", "", 0.0) for number in range(4)]
     assert [one is not None for one in kept] == [False, False, True, True]
 
 
@@ -368,7 +392,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule(image=some_images, pool=some_pools)
     def arrive(self, image, pool):
-        if self.a.images.failure(pool, image, self.now):
+        if self.a.images.failure(pool, image, "", self.now):
             return
         self.numbers += 1
         one = Ticket(self.numbers, pool, image)
@@ -432,7 +456,7 @@ class AnyHistory(RuleBasedStateMachine):
             pause = verdict.pause_s
             if verdict.failure is not None:
                 for one in list({**self.waiting, **self.paused}.values()):
-                    if images.key_of(one) == verdict.failure.key:
+                    if verdict.failure.key.concerns(one):
                         self.a.leave(one)
                         self.waiting.pop(one.number, None)
                         self.paused.pop(one.number, None)
