@@ -10,6 +10,7 @@ from sandman.errors import CapacityError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
 
     from gateway.fulfilment import Fulfilment
     from gateway.model import Share
@@ -82,7 +83,7 @@ class Admission:
         tenant, share = wants[0].tenant, wants[0].share
         asked = wants[0].cost * len(wants)
         if not self._is_far_from(share, tenant, asked):
-            quota.check(share, self.used(tenant), asked)
+            quota.check(share, self.used(tenant, self._ahead(wants[0])), asked)
         if share.rate is not None:
             # Last, so that who is refused for another reason has spent nothing.
             bucket = self._buckets.setdefault(tenant, quota.Bucket())
@@ -95,10 +96,14 @@ class Admission:
         others = self._asked.get(tenant, quota.NOTHING).count + self._roster.registry.most(tenant)
         return share.concurrent is None or others + asked.count <= share.concurrent
 
-    def used(self, tenant: str) -> quota.Amount:
-        """What a tenant has or is getting, each counted once."""
+    def _ahead(self, want: Want) -> set[str | None]:
+        """Claims of what is prepared for this, which will be what is asked for."""
+        return set() if want.reservation else set(self._roster.prepared_claims(want.prepared))
+
+    def used(self, tenant: str, besides: AbstractSet[str | None] = frozenset()) -> quota.Amount:
+        """What a tenant has or is getting, each counted once, but what these claims hold."""
         used = self._asked.get(tenant, quota.NOTHING)
-        living = self._roster.registry.living(tenant, besides=self._fulfilment.in_hand)
+        living = self._roster.registry.living(tenant, besides=self._fulfilment.in_hand | besides)
         for (pool, requests), count in Counter(
             (one.pool, one.bounds.requests) for one in living
         ).items():

@@ -33,6 +33,8 @@ class Slot:
     node: str
     swap: bool
     """Whether its image may be changed."""
+    prepared: str = ""
+    """What it was prepared for: it serves tickets of the same and no others. Empty: it was not."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class Statistics:
     free: int
     claiming: int
     cold: int
+    prepared: int = 0
+    """Placeholders that are prepared for somebody and not yet given."""
 
 
 class Allocation:
@@ -76,8 +80,13 @@ class Allocation:
         self._free: dict[str, dict[str, OrderedDict[str, Slot]]] = {}
         self._by_node: ByNode[Slot] = ByNode()
         self._slots: dict[str, Slot] = {}
+        # What is prepared is found by what for: (pool, prepared) → uid → slot.
+        self._ready = 0
+        self._prepared: dict[tuple[str, str], OrderedDict[str, Slot]] = {}
         # uid → number of the ticket that it was given to.
         self._given: dict[str, int] = {}
+        # Given to a reservation, and then free for whom it was prepared for: that once.
+        self._came_back: set[str] = set()
         self._busy: dict[int, Order] = {}
         self._cordoned: set[str] = set()
 
@@ -89,7 +98,17 @@ class Allocation:
         """Counts for metrics."""
         cold = sum(order.slot is None for order in self._busy.values())
         waiting = sum(len(queue) for queue in self._queues.values()) + len(self._gangs)
-        return Statistics(waiting, len(self._slots), len(self._busy) - cold, cold)
+        free = len(self._slots) - self._ready
+        return Statistics(waiting, free, len(self._busy) - cold, cold, self._ready)
+
+    def is_given(self, uid: str) -> bool:
+        """Whether this placeholder was given to somebody."""
+        return uid in self._given
+
+    def is_in_play(self, uid: str) -> bool:
+        """Whether this placeholder may be given to somebody, or was."""
+        slot = self._slots.get(uid)
+        return uid in self._given or (slot is not None and slot.node not in self._cordoned)
 
     def free(self) -> Counter[str]:
         """Placeholders that may be given, by pool; those on closed nodes are among them."""
@@ -101,6 +120,10 @@ class Allocation:
             return 1
         queue = self._queues.get(ticket.pool)
         return queue.place(ticket.number) if queue is not None else None
+
+    def waiting(self, pool: str) -> int:
+        """How many wait for this pool."""
+        return len(self._queues.get(pool, ()))
 
     def is_waiting(self, ticket: Ticket) -> bool:
         """Whether it waits for an order."""
@@ -123,10 +146,15 @@ class Allocation:
         (queue.put_back if first else queue.add)(ticket)
 
     def offer(self, slot: Slot) -> None:
-        """A placeholder is free and vetted. One that was given before is passed over."""
+        """A placeholder is free and vetted. One that was given before is passed over, unless it comes as
+        prepared for the first time: then it was given to the reservation that had it prepared."""
+        if slot.prepared and slot.uid not in self._came_back:
+            self._came_back.add(slot.uid)
+            self._given.pop(slot.uid, None)
         if slot.uid in self._given or slot.uid in self._slots:
             return
         self._slots[slot.uid] = slot
+        self._ready += bool(slot.prepared)
         self.images.ran(slot.node, slot.image)
         self._show(slot)
 
@@ -134,6 +162,7 @@ class Allocation:
         """A placeholder is no longer free (taken elsewhere, ended, deleting)."""
         slot = self._slots.pop(uid, None)
         if slot is not None:
+            self._ready -= bool(slot.prepared)
             self._hide(slot)
         elif (number := self._given.get(uid)) is not None and number in self._gangs:
             self._lose(number, uid)
@@ -142,6 +171,7 @@ class Allocation:
         """The pod does not exist any more."""
         self.withdraw(uid)
         self._given.pop(uid, None)
+        self._came_back.discard(uid)
 
     def cordon(self, node: str, *, closed: bool) -> None:
         """A node takes no more claims, or does again."""
@@ -260,6 +290,8 @@ class Allocation:
     def _may_claim(self, pool: str, claims: int) -> bool:
         """Whether some free placeholder would serve somebody who waits: else nobody need be looked at."""
         queue = self._queues[pool]
+        if claims > 0 and any(at == pool and queue.wants(what) for at, what in self._prepared):
+            return True
         return claims > 0 and any(
             queue.wants(image) or next(iter(slots.values())).swap
             for image, slots in self._free.get(pool, {}).items()
@@ -271,10 +303,13 @@ class Allocation:
         return any(next(iter(slots.values())).swap for slots in self._free.get(pool, {}).values())
 
     def _choose(self, ticket: Ticket) -> Slot | None:
-        """The best slot: the same image first, then any whose image may be changed: on a node that holds
-        the image, on one where the request has not failed yet, anywhere."""
+        """The best slot: one that was prepared for this, then one of the same image, then any whose image may
+        be changed: on a node that holds the image, on one where the request has not failed yet, anywhere."""
         if ticket.is_fresh:
             return None
+        ready = self._first(self._prepared.get((ticket.pool, ticket.prepared), OrderedDict()))
+        if ready is not None:
+            return ready
         images = self._free.get(ticket.pool, {})
         warm = self._first(images.get(ticket.image, OrderedDict()), changed=False)
         if warm is not None:
@@ -290,7 +325,7 @@ class Allocation:
                 return slot
         return None
 
-    def _first(self, slots: OrderedDict[str, Slot], *, changed: bool) -> Slot | None:
+    def _first(self, slots: OrderedDict[str, Slot], *, changed: bool = False) -> Slot | None:
         for slot in slots.values():
             if slot.swap or not changed:
                 return slot
@@ -299,7 +334,8 @@ class Allocation:
     def _give(self, ticket: Ticket, slot: Slot) -> Order:
         self.withdraw(slot.uid)
         self._given[slot.uid] = ticket.number
-        order = Order(ticket, Tier.WARM if slot.image == ticket.image else Tier.SWAP, slot)
+        is_warm = bool(slot.prepared) or slot.image == ticket.image
+        order = Order(ticket, Tier.WARM if is_warm else Tier.SWAP, slot)
         return order if self._gangs.keep(ticket, order) else self._book(order)
 
     def _book(self, order: Order) -> Order:
@@ -309,7 +345,11 @@ class Allocation:
 
     def _show(self, slot: Slot) -> None:
         """It may be chosen, unless its node takes no claims."""
-        if slot.node not in self._cordoned:
+        if slot.node in self._cordoned:
+            return
+        if slot.prepared:
+            self._prepared.setdefault((slot.pool, slot.prepared), OrderedDict())[slot.uid] = slot
+        else:
             images = self._free.setdefault(slot.pool, {})
             images.setdefault(slot.image, OrderedDict())[slot.uid] = slot
             if slot.swap:
@@ -317,6 +357,12 @@ class Allocation:
 
     def _hide(self, slot: Slot) -> None:
         if slot.node in self._cordoned:
+            return
+        if slot.prepared:
+            ready = self._prepared[slot.pool, slot.prepared]
+            ready.pop(slot.uid, None)
+            if not ready:
+                del self._prepared[slot.pool, slot.prepared]
             return
         self._by_node.remove(slot)
         images = self._free[slot.pool]

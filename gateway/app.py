@@ -15,6 +15,7 @@ from gateway.routes.context import Json
 from gateway.routes.forward import ForwardRoutes
 from gateway.routes.ports import PortRoutes
 from gateway.routes.requests import RequestRoutes
+from gateway.routes.reservations import ReservationRoutes
 from gateway.routes.sandboxes import SandboxRoutes
 from gateway.routes.sockets import SocketRoutes
 from gateway.routes.status import StatusRoutes
@@ -57,6 +58,7 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
             *RequestRoutes(context, sandboxes.hand_over).routes(),
             *ForwardRoutes(context, metrics).routes(),
             *PortRoutes(context).routes(),
+            *ReservationRoutes(context).routes(),
             *StatusRoutes(metrics.render, not_ready).routes(),
         ],
         exception_handlers={

@@ -90,6 +90,9 @@ class Settings:
     image_s: float = 300.0
     """Seconds for an image to be pulled before the sandbox counts as failed."""
 
+    prepare_s: float = 600.0
+    """Seconds for all steps of a sandbox's preparation together: as long as an allocation may wait at most."""
+
     image_mirrors: tuple[references.Mirror, ...] = ()
     """Rules `source=target`, separated by commas: images below `source` (a host, or host and path) are pulled
     from below `target`. Applied after the allowlist; a caller is told both names."""

@@ -4,9 +4,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from sandman import wire
+
 if TYPE_CHECKING:
-    from gateway.model import Instance
-    from sandman import wire
+    from collections.abc import AsyncIterator, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    import httpx
+
+    from gateway.model import Assignment, Instance, SandboxRequest
+
+
+LEAST_TTL_S = 1.0
+"""Shortest lease that a daemon is told: of one that is over just now the janitor knows."""
+
+
+def claim_of(
+    taken: Assignment | Instance,
+    request: SandboxRequest,
+    *,
+    left_s: float | None,
+    grace_s: float,
+) -> wire.Claim:
+    """What a daemon is told of its sandbox; `left_s`: seconds of its lease, None for none."""
+    lease = None if left_s is None else wire.LeaseTerms(max(LEAST_TTL_S, left_s), grace_s)
+    return wire.Claim(
+        claim_id=taken.claim_id or "",
+        previous_boot_id=taken.previous_boot_id,
+        env=request.env,
+        workdir=request.workdir,
+        user=request.user,
+        lease=lease,
+    )
 
 
 class NotListeningError(Exception):
@@ -22,7 +51,21 @@ class LostError(Exception):
 
 
 class Daemons(Protocol):
-    """Handshakes."""
+    """Handshakes, and the gateway's own calls."""
+
+    def open(
+        self,
+        instance: Instance,
+        method: str,
+        path: str,
+        headers: Sequence[tuple[bytes, bytes]],
+        content: bytes | AsyncIterator[bytes] | None,
+    ) -> AbstractAsyncContextManager[httpx.Response]:
+        """One call, its answer for the length of the block.
+
+        Raises:
+            LostError: no connection, or it broke.
+        """
 
     async def claim(self, instance: Instance, claim: wire.Claim) -> wire.Info:
         """Tell a daemon who has its pod; the same claim again is answered alike.

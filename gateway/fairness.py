@@ -85,6 +85,8 @@ class Ticket:
     run: str = ""
     purpose: Purpose = Purpose.TRAIN
     weight: float = 1.0
+    prepared: str = ""
+    """The prepared placeholders that serve it (`steps.prepared_hash`); empty: none does."""
     is_fresh: bool = False
     """Whether only a new pod will do: placeholders were tried."""
     gang: str = ""
@@ -161,7 +163,7 @@ class FairQueue:
         ticket = self._tickets.pop(number, None)
         if ticket is None:
             return None
-        self._images -= Counter([ticket.image])
+        self._images -= Counter([ticket.image, ticket.prepared])
         if self._returned.pop(number, None) is None:
             self._leave(ticket)
         return ticket
@@ -184,7 +186,7 @@ class FairQueue:
         yield from self._turns.merge(lines, weighted=True)
 
     def wants(self, image: str) -> bool:
-        """Whether somebody waits for this image."""
+        """Whether somebody waits for this image, or for what is prepared so."""
         return self._images[image] > 0
 
     def count(self, image: str) -> int:
@@ -200,7 +202,7 @@ class FairQueue:
 
     def _enter(self, ticket: Ticket) -> None:
         self._tickets[ticket.number] = ticket
-        self._images[ticket.image] += 1
+        self._images.update((ticket.image, ticket.prepared))
 
     def _leave(self, ticket: Ticket) -> None:
         tenant = self._tenants[ticket.tenant]

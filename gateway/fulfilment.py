@@ -15,19 +15,17 @@ import structlog
 import trio
 
 from gateway.backoff import Backoff
-from gateway.daemons import NotListeningError
+from gateway.daemons import claim_of
 from gateway.model import Assignment, Ending, Ready, Timings
+from gateway.preparation import REPLACEABLE, Preparation, check_boot
 from gateway.provider import BusyError, ClaimLostError, RefusedError
 from gateway.resizing import Resizing
-from sandman import wire
+from gateway.starting import Starting
 from sandman.errors import (
     BadRequestError,
-    DeletedError,
-    ImagePullError,
     QuotaError,
     SandmanError,
     UnreachableError,
-    UnschedulableError,
 )
 
 if TYPE_CHECKING:
@@ -36,35 +34,22 @@ if TYPE_CHECKING:
     from gateway.allocation import Order
     from gateway.config import Settings
     from gateway.daemons import Daemons
+    from gateway.fairness import Ticket
     from gateway.model import Amounts, Instance, PoolSpec, SandboxRequest
     from gateway.provider import Provider
     from gateway.roster import Roster
+    from gateway.starting import Greeting
     from gateway.wants import Want
+    from sandman import wire
+
 
 log = structlog.get_logger()
 
 CLEANUP_S = 10.0
 """Seconds for the deletion of a pod whose caller is gone; after that it is tried again later."""
-FIRST_PAUSE_S = 0.003
-"""Pause between two dials of a daemon that is just starting (a swap takes 200 ms, a start 20 ms)."""
-PAUSE_EACH_S = 0.0005
-"""Added up for each claim in hand it is the shortest pause: a dial that is refused costs a quarter of a
-millisecond of processor, so that hundreds at once take up half of this program's."""
-SWAP_FLOOR_S = 0.1
-"""Seconds after a swap's claim in which no kubelet has stopped the old container and started the new
-one (0.15 s at best): to dial earlier only takes processor time from that very work."""
-EAGER_S = 1.0
-"""Seconds for which the pause stays at its shortest: five times what a swap takes."""
-LONGEST_PAUSE_S = 0.25
 LOOKS_APART_S = 5.0
 """Seconds between the two looks that must not find a claim before it counts as not written: a write whose
 caller has gone may be on its way through admission (3 s) and storage still."""
-
-
-LEAST_TTL_S = 1.0
-"""Shortest lease that a daemon is told: of one that is over just now the janitor knows."""
-REPLACEABLE = frozenset({"evicted", "preempted", "node_lost", "deleted"})
-"""Losses before the handshake that another placeholder makes good without the caller's knowing."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -101,7 +86,13 @@ class Fulfilment:
         self._roster = roster
         self._settings = settings
         self._wall = wall
+        self.preparation = Preparation(daemons, roster, settings)
+        self.spent: Callable[[Ticket, str], None] = lambda ticket, _: roster.allocation.done(ticket)
+        """Told of an order whose image runs on a node, though it is yet to be prepared: others may go on."""
+        self.in_hand: set[str | None] = set()
+        """Claims that are being carried out: their pods are known, and nobody's yet."""
         self.resizing = Resizing(provider, roster)
+        self.starting = Starting(provider, daemons, roster, settings, self.in_hand)
         self._unsettled: list[_Taken] = []
         self.backoff = Backoff(
             claims_max=settings.claims_max,
@@ -109,8 +100,6 @@ class Fulfilment:
             cold_per_node=settings.cold_per_node,
         )
         """How much is asked of the API server at once, as it bears."""
-        self.in_hand: set[str] = set()
-        """Claims that are being carried out: their pods are known, and nobody's yet."""
 
     async def carry_out(self, order: Order, want: Want) -> Ready:
         """Take the pod and bring it to the point where commands run.
@@ -136,13 +125,8 @@ class Fulfilment:
             instance = await self._take(taken, order, placeholder, assignment)
             claimed = trio.current_time()
             self._roster.taken(instance, uid_was_known=order.slot is not None)
-            claim = self.handshake(
-                assignment.claim_id,
-                assignment.previous_boot_id,
-                assignment.expires_at,
-                want.request,
-            )
-            info = await self.ready(instance, claim, want.request.resources)
+            claim = self.handshake(assignment, want.request)
+            info = await self._make_ready(order, instance, claim, want)
         except ClaimLostError:
             raise
         except RefusedError as refused:
@@ -163,29 +147,35 @@ class Fulfilment:
         )
         return Ready(self._roster.registry.get(instance.uid) or instance, info.boot_id, timings)
 
-    def handshake(
-        self,
-        claim_id: str,
-        previous_boot_id: str | None,
-        expires_at: float | None,
-        request: SandboxRequest,
-    ) -> wire.Claim:
+    async def _make_ready(
+        self, order: Order, instance: Instance, claim: wire.Claim, want: Want
+    ) -> wire.Info:
+        """Prepared before its daemon is claimed: one that is was prepared to the end, whoever asks."""
+        boot_id, asked = None, want.request.resources
+        if order.slot is not None and order.slot.prepared:
+            boot_id = self._roster.boot_id(instance.uid)
+        elif want.reservation is not None or want.request.prepare:
+            info = await self.ready(instance, claim, asked, self.preparation.meet)
+            now = self._roster.registry.get(instance.uid) or instance
+            self.spent(order.ticket, now.node or "")
+            await self.preparation.run(now, info.boot_id, want.request.prepare)
+            if want.reservation is not None:
+                now = await self._provider.mark_prepared(now, want.prepared, info.boot_id)
+                self._roster.prepared(now)
+                return info
+            return await self.starting.wait_ready(instance, claim)
+        return check_boot(await self.ready(instance, claim, asked), boot_id)
+
+    def handshake(self, taken: Assignment | Instance, request: SandboxRequest) -> wire.Claim:
         """What the daemon is told; its lease is as long as the sandbox's has yet to run, counted from
         when it hears of it, so never shorter."""
-        lease = None
-        if expires_at is not None:
-            ttl_s = max(LEAST_TTL_S, expires_at - self._wall())
-            lease = wire.LeaseTerms(ttl_s, self._settings.outage_grace_s)
-        return wire.Claim(
-            claim_id=claim_id,
-            previous_boot_id=previous_boot_id,
-            env=request.env,
-            workdir=request.workdir,
-            user=request.user,
-            lease=lease,
-        )
+        left_s = None if taken.expires_at is None else taken.expires_at - self._wall()
+        grace_s = self._settings.outage_grace_s
+        return claim_of(taken, request, left_s=left_s, grace_s=grace_s)
 
-    async def ready(self, instance: Instance, claim: wire.Claim, asked: Amounts) -> wire.Info:
+    async def ready(
+        self, instance: Instance, claim: wire.Claim, asked: Amounts, greet: Greeting = None
+    ) -> wire.Info:
         """As `wait_ready`, with the resources that were asked for.
 
         Raises:
@@ -193,20 +183,10 @@ class Fulfilment:
             SandmanError: why it will not become ready.
         """
         wanted = await self.resizing.begin(instance, asked)
-        info = await self.wait_ready(instance, claim)
+        info = await self.starting.wait_ready(instance, claim, greet)
         if wanted is not None:
             await self.resizing.finish(instance, wanted)
         return info
-
-    async def wait_ready(self, instance: Instance, claim: wire.Claim) -> wire.Info:
-        """Dial the daemon until it accepts the claim, or until the pod's news say that it never will.
-
-        Raises:
-            SandmanError: why it will not become ready.
-        """
-        with trio.move_on_after(self._settings.image_s + self._settings.handshake_s):
-            return await self._dial(instance.uid, instance, claim)
-        raise self._too_late(instance)
 
     # --- taking ---
 
@@ -232,12 +212,11 @@ class Fulfilment:
         return instance
 
     def _assignment(self, order: Order, want: Want) -> Assignment:
-        swapped = order.slot is not None and order.slot.image != want.image
+        slot = order.slot
+        swapped = slot is not None and not slot.prepared and slot.image != want.image
         return Assignment(
             claim_id=secrets.token_hex(16),
-            previous_boot_id=(
-                self._roster.boot_id(order.slot.uid) if swapped and order.slot else None
-            ),
+            previous_boot_id=(self._roster.boot_id(slot.uid) if swapped and slot else None),
             tier=order.tier,
             tenant=want.tenant,
             image=want.image,
@@ -246,6 +225,7 @@ class Fulfilment:
             request=want.record,
             run=want.request.run,
             key=want.key,
+            reservation=want.reservation,
             resources=want.request.resources,
         )
 
@@ -290,6 +270,13 @@ class Fulfilment:
         given_up = frozenset(taken.claim_id for taken in self._unsettled)
         return self._roster.registry.with_key(key, now=self._wall(), given_up=given_up)
 
+    async def give_up(self, made: Instance) -> None:
+        """Delete what an earlier call with the same key left half made, so that another can be."""
+        await self._provider.delete(made)
+        self._roster.registry.forget(
+            made, Ending("released", "it was never whole", at=self._wall())
+        )
+
     async def _settle(self, taken: _Taken) -> None:
         """Delete what the order took. A placeholder that does not carry the claim, and did not some
         seconds ago, was never taken: it is given back. Until that is known all stays as it is: the slot
@@ -314,8 +301,7 @@ class Fulfilment:
             return
         # At once, and not when the watch tells: the same key must not find it again meanwhile.
         ending = Ending("released", "the call that made it did not end well", at=self._wall())
-        self._roster.registry.remember(ours, ending)
-        self._roster.registry.remove(ours.uid, ending)
+        self._roster.registry.forget(ours, ending)
 
     async def abandon(self, instance: Instance) -> None:
         """Delete a sandbox that was ready, and that nobody came for; tried again until it is done."""
@@ -329,62 +315,6 @@ class Fulfilment:
         for taken in list(self._unsettled):
             with trio.move_on_after(CLEANUP_S):
                 await self._settle(taken)
-
-    # --- becoming ready ---
-
-    async def _dial(self, uid: str, instance: Instance, claim: wire.Claim) -> wire.Info:
-        if claim.previous_boot_id is not None:
-            await trio.sleep(SWAP_FLOOR_S)
-        pause, begun = FIRST_PAUSE_S, trio.current_time()
-        while True:
-            instance = self._roster.registry.get(uid) or instance
-            await self._check(uid, instance)
-            if instance.address is not None:
-                try:
-                    return await self._daemons.claim(instance, claim)
-                except BadRequestError as error:
-                    if error.field != "lease" or claim.lease is None:
-                        raise
-                    # A daemon from before there were leases; its placeholder may be days old.
-                    claim = claim._replace(lease=None)
-                    continue
-                except NotListeningError:
-                    # A refused connection costs nothing beside what a late one costs the caller.
-                    if trio.current_time() - begun > EAGER_S:
-                        pause = min(pause * 1.3, LONGEST_PAUSE_S)
-                wait = max(pause, PAUSE_EACH_S * len(self.in_hand))
-            else:
-                begun, wait = trio.current_time(), LONGEST_PAUSE_S
-            with trio.move_on_after(wait):
-                await self._roster.wait_change(uid)
-
-    async def _check(self, uid: str, instance: Instance) -> None:
-        """Raise when the pod will never be ready."""
-        ended = self._roster.registry.ending(instance.id)
-        ending = instance.ending or (ended[1] if ended else None)
-        if ending is None and not instance.is_stuck and self._roster.registry.get(uid) is not None:
-            return
-        known = await self._provider.explain(instance)
-        if known is not None:
-            raise known.error(instance.id)
-        if instance.is_stuck and ending is None and instance.waiting is not None:
-            reason, message = instance.waiting
-            raise ImagePullError(f"{instance.image}: {reason}: {message}", sandbox=instance.id)
-        if ending is None:
-            raise DeletedError("the pod went away before it was ready", sandbox=instance.id)
-        raise ending.error(instance.id)
-
-    def _too_late(self, instance: Instance) -> SandmanError:
-        now = self._roster.registry.get(instance.uid) or instance
-        if now.node is None:
-            return UnschedulableError("no node had room in time", sandbox=instance.id)
-        if not now.running:
-            return ImagePullError(
-                f"image {now.image} was not there in time",
-                sandbox=instance.id,
-                facts={"pull": "timeout"},
-            )
-        return UnreachableError("the daemon did not answer in time", sandbox=instance.id)
 
 
 def _went_away(order: Order) -> BadRequestError:

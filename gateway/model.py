@@ -6,10 +6,13 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from sandman import errors
+from gateway.steps import NO_STEPS
+from sandman import errors, names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from gateway.steps import Steps
 
 
 class Tier(enum.StrEnum):
@@ -30,6 +33,8 @@ class Purpose(enum.StrEnum):
     """An evaluation: a rollout is finished and waits for its reward."""
     TRAIN = "train"
     """A rollout."""
+    AHEAD = "ahead"
+    """A reservation, which nobody waits for yet."""
 
 
 WAITING_STATES = {
@@ -113,6 +118,8 @@ class SandboxRequest:
     max_s: float
     wait_s: float
     purpose: Purpose = Purpose.TRAIN
+    prepare: Steps = NO_STEPS
+    """What is done in it before it is handed over."""
     resources: Amounts = NO_AMOUNTS
     node_class: str | None = None
     names_pool: bool = True
@@ -169,6 +176,12 @@ class Instance:
     claim_id: str | None = None
     previous_boot_id: str | None = None
     """The daemon start before the image swap of the claim; None when nothing was swapped."""
+    reservation: str | None = None
+    """The reservation that it was prepared for."""
+    prepared: str | None = None
+    """What it is prepared for (`steps.prepared_hash`); None when it is not, or not to the end."""
+    prepared_boot_id: str | None = None
+    """The daemon start that it was prepared in."""
     created_at: float = 0.0
     started_at: float | None = None
     expires_at: float | None = None
@@ -213,6 +226,14 @@ class Assignment:
     """What was asked for, as it is kept on the pod and told to the caller again."""
     run: str | None = None
     key: str | None = None
+    reservation: str | None = None
+    """It is prepared for this reservation, and nobody's sandbox yet."""
+
+    @property
+    def state(self) -> str:
+        """What the pod is from then on."""
+        return names.STATE_LEASED if self.reservation is None else names.STATE_RESERVED
+
     resources: Amounts = NO_AMOUNTS
     """Of a new pod: what was asked for."""
 
@@ -244,6 +265,12 @@ class PoolSpec:
     """Most pods of this pool at once, free and leased; None: no limit of the pool's own."""
     template: Mapping[str, object] = dataclasses.field(default_factory=dict)
     """The Deployment's pod template, as it stands."""
+    least: int | None = None
+    """Fewest free placeholders; None: nobody but people keeps the pool's size."""
+    network: str = ""
+    """Egress profile."""
+    prepare: Steps = NO_STEPS
+    """For each sandbox whose request has no steps of its own."""
     bounds: Bounds = NO_BOUNDS
     """What the template gives the sandbox's container."""
     resize: bool = False

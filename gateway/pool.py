@@ -15,15 +15,15 @@ import trio
 
 from gateway import choice, pace, quota
 from gateway.admission import Admission
-from gateway.daemons import NotListeningError
 from gateway.fairness import PLACE_MAX, Ticket
 from gateway.keylocks import KeyLocks
 from gateway.model import DEFAULT_SHARE, Ready, Share, Timings
 from gateway.outcomes import Outcomes
 from gateway.provider import BusyError, ClaimLostError, PoolSeen
 from gateway.resizing import NotResizedError
-from gateway.roster import is_free
+from gateway.steps import prepared_hash
 from gateway.trials import Trials
+from gateway.vetting import Vetting
 from gateway.waiting import Waiter
 from gateway.wants import Want, key_label, record
 from sandman.errors import (
@@ -44,17 +44,9 @@ if TYPE_CHECKING:
     from gateway.outcomes import Outcome
     from gateway.provider import News
     from gateway.roster import Roster
-    from sandman import wire
 
 log = structlog.get_logger()
 
-VETS_AT_ONCE = 32
-"""Handshakes with new placeholders in flight: each costs both sides about a millisecond."""
-VET_PAUSES_S = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
-"""Pauses between tries to reach a new placeholder's daemon, which starts within 30 ms."""
-VET_AGAIN_S = 30.0
-"""Pause after that, for as long as it is there: nothing else would bring it in. 900 that do not
-answer, at a second each, take up all of VETS_AT_ONCE."""
 SETTLE_EVERY_S = 5.0
 """Seconds between tries to give up pods that could not be: the API server was away."""
 
@@ -75,7 +67,8 @@ class Pool:
         self._roster = roster
         self._allocation = roster.allocation
         self._fulfilment = fulfilment
-        self._daemons = daemons
+        fulfilment.spent = self._spent
+        self._vetting = Vetting(roster, daemons, self._pump)
         self._settings = settings
         self._numbers = itertools.count(1)
         self._waiters: dict[int, Waiter] = {}
@@ -92,18 +85,15 @@ class Pool:
 
     async def run(self, news: trio.MemoryReceiveChannel[News]) -> None:
         """Take in the provider's news until its channel closes."""
-        limiter = trio.CapacityLimiter(VETS_AT_ONCE)
         async with news, trio.open_nursery() as nursery:
-            vetting: set[str] = set()
             nursery.start_soon(self._settle)
             nursery.start_soon(self._thaw)
             async for item in news:
                 fresh = self._roster.apply(item)
                 if isinstance(item, PoolSeen):
                     self._trials.pool_seen(item.spec.name)
-                if fresh is not None and fresh.uid not in vetting:
-                    vetting.add(fresh.uid)
-                    nursery.start_soon(self._vet, fresh, vetting, limiter)
+                if fresh is not None:
+                    self._vetting.begin(fresh, nursery)
                 self._pump()
             nursery.cancel_scope.cancel()
 
@@ -161,6 +151,7 @@ class Pool:
         *,
         share: Share,
         gang: str = "",
+        reservation: str | None = None,
     ) -> Want:
         """What is asked for, with all that the gateway adds to it. `label` is the value of the pod's key label.
 
@@ -170,17 +161,35 @@ class Pool:
         with self.outcomes.of(request.pool, self._roster.pools):
             pools = {name: s for name, s in self._roster.pools.items() if s.admits(tenant)}
             spec = choice.pool_of(request, pools)
+            image = self._trials.image(request, spec)
+        kept = record(request)
+        request = dataclasses.replace(
+            request, pool=spec.name, prepare=request.prepare or spec.prepare
+        )
         return Want(
-            request=dataclasses.replace(request, pool=spec.name),
-            image=self._trials.image(request, spec),
+            request=request,
+            image=image,
             tenant=tenant,
             key=label,
-            record=record(request),
+            record=kept,
             arrived=trio.current_time(),
             share=share,
             gang=gang,
             cost=quota.of_request(spec, request.resources),
+            prepared=prepared_hash(tenant, image, request.prepare),
+            reservation=reservation,
         )
+
+    async def reserve(
+        self, tenant: str, request: SandboxRequest, reservation: str, *, share: Share
+    ) -> Ready:
+        """A placeholder that is prepared for such requests of this tenant; as `allocate`."""
+        want = self.want(tenant, request, None, share=share, reservation=reservation)
+        return await self._allocate(want)
+
+    def has_in_hand(self, claim_id: str | None) -> bool:
+        """Whether this claim is being carried out here."""
+        return claim_id in self._fulfilment.in_hand
 
     async def _allocate(self, want: Want) -> Ready:
         [waiter] = self.enter([want])
@@ -276,6 +285,12 @@ class Pool:
             self._allocation.arrive(waiter.ticket, first=True)
             self._pump()
 
+    def _spent(self, ticket: Ticket, node: str) -> None:
+        """Its order is carried out as far as others must wait for it: its image runs."""
+        self._allocation.images.succeeded(ticket, node)
+        self._allocation.done(ticket)
+        self._pump()
+
     def _timed_out(self, waiter: Waiter, want: Want) -> CapacityError:
         facts: dict[str, object] = {"waited_s": want.request.wait_s, "place": waiter.place}
         doing = "starting"
@@ -329,10 +344,16 @@ class Pool:
     async def again(self, made: Instance, want: Want, *, at_least_s: float = 0.0) -> Ready:
         """The sandbox that this key made before; finishes its handshake if nobody did, within `wait_s` or
         this many seconds."""
-        claim = self._fulfilment.handshake(
-            made.claim_id or "", made.previous_boot_id, made.expires_at, want.request
-        )
+        claim = self._fulfilment.handshake(made, want.request)
         with trio.CancelScope(deadline=max(want.deadline, want.arrived + at_least_s)):
+            if want.request.prepare and made.prepared != want.prepared:
+                met = await self._fulfilment.starting.wait_ready(
+                    made, claim, self._fulfilment.preparation.meet
+                )
+                if met.claim_id is None:
+                    # Whoever began it is gone, and steps are not done twice.
+                    await self._fulfilment.give_up(made)
+                    return await self._allocate(want)
             try:
                 info = await self._fulfilment.ready(made, claim, want.request.resources)
             except NotResizedError as error:
@@ -342,35 +363,6 @@ class Pool:
             waited = (trio.current_time() - want.arrived) * 1e3
             return Ready(now, info.boot_id, Timings(0.0, 0.0, waited))
         raise UnreachableError("the sandbox of this key does not answer", sandbox=made.id)
-
-    # --- vetting ---
-
-    async def _vet(
-        self, instance: Instance, vetting: set[str], limiter: trio.CapacityLimiter
-    ) -> None:
-        """A placeholder counts as free once its daemon has answered, with its boot id."""
-        try:
-            info = await self._meet(instance, limiter)
-        finally:
-            vetting.discard(instance.uid)
-        if info is not None and info.claim_id is None:
-            self._roster.vetted(instance.uid, info.boot_id)
-            self._pump()
-
-    async def _meet(self, instance: Instance, limiter: trio.CapacityLimiter) -> wire.Info | None:
-        """What the placeholder's daemon says; None when it is no placeholder any more."""
-        count = 0
-        while (now := self._roster.registry.get(instance.uid)) is not None and is_free(now):
-            try:
-                async with limiter:
-                    return await self._daemons.info(now)
-            except (NotListeningError, SandmanError) as error:
-                # One odd pod (an unknown key, a stranger on the port) must not end the gateway.
-                if count == len(VET_PAUSES_S):
-                    log.warning("placeholder is of no use", pod=now.name, error=str(error))
-            await trio.sleep(VET_PAUSES_S[count] if count < len(VET_PAUSES_S) else VET_AGAIN_S)
-            count += 1
-        return None
 
 
 def _ticket(number: int, want: Want) -> Ticket:
@@ -384,4 +376,6 @@ def _ticket(number: int, want: Want) -> Ticket:
         purpose=request.purpose,
         weight=want.share.weight,
         gang=want.gang,
+        # A reservation does not live on what it, or another, has prepared.
+        prepared=want.prepared if want.reservation is None else "",
     )

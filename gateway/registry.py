@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from gateway.model import Ending, Instance
 
 
+_RANKS = {names.STATE_FREE: 0, names.STATE_RESERVED: 1}
+"""States in the order in which a pod has them; all others come after."""
+
+
 class Cancellable(Protocol):
     """What the registry needs of a cancel scope."""
 
@@ -37,6 +41,7 @@ class Registry:
         self._by_id: dict[str, str] = {}
         self._by_key: dict[str, set[str]] = defaultdict(set)
         self._by_tenant: dict[str, set[str]] = defaultdict(set)
+        self._by_prepared: dict[str, set[str]] = defaultdict(set)
         self.pods: Counter[tuple[str, str]] = Counter()
         """How many there are by namespace and pool."""
         self._ended: OrderedDict[str, tuple[str | None, Ending]] = OrderedDict()
@@ -89,22 +94,31 @@ class Registry:
         here a moment ago, is none of them any more, though its pod may take a second to go."""
         found = (self._by_uid[uid] for uid in self._by_tenant.get(tenant, ()))
         return sorted(
-            (one for one in found if (run is None or one.run == run) and not self._is_going(one)),
+            (one for one in found if (run is None or one.run == run) and self._is_had(one)),
             key=lambda one: (one.created_at, one.id),
         )
+
+    def prepared(self, what: str) -> list[Instance]:
+        """Reserved pods that are prepared so."""
+        return [self._by_uid[uid] for uid in self._by_prepared.get(what, ())]
 
     def most(self, tenant: str) -> int:
         """How many living sandboxes the tenant has at most: those that have ended are counted, too."""
         return len(self._by_tenant.get(tenant, ()))
 
     def living(self, tenant: str, *, besides: Container[str | None]) -> Iterator[Instance]:
-        """The tenant's living sandboxes, but those of the claims `besides`."""
+        """The tenant's living sandboxes, those that are prepared ahead among them, but those of the claims
+        `besides`."""
         found = (self._by_uid[uid] for uid in self._by_tenant.get(tenant, ()))
         return (
             one
             for one in found
             if one.ending is None and not self._is_going(one) and one.claim_id not in besides
         )
+
+    def _is_had(self, one: Instance) -> bool:
+        """Whether it is a sandbox of its tenant: one that is only prepared is not yet."""
+        return one.state != names.STATE_RESERVED and not self._is_going(one)
 
     def _is_going(self, one: Instance) -> bool:
         return one.deleting or one.id in self._ended
@@ -121,12 +135,12 @@ class Registry:
         Args:
             instance: what was seen.
             claimed: it is the answer to our own claim: until the watch has caught up with it, a
-                sighting from before the claim (`free`) must not undo it.
+                sighting from before the claim must not undo it.
         """
         if claimed:
             self._claimed[instance.uid] = instance
         elif instance.uid in self._claimed:
-            if instance.state == names.STATE_FREE:
+            if _rank(instance) < _rank(self._claimed[instance.uid]):
                 return self._by_uid[instance.uid]
             del self._claimed[instance.uid]
         self._unindex(instance.uid)
@@ -145,6 +159,11 @@ class Registry:
         if instance.state != names.STATE_FREE:
             self.remember(instance, instance.ending or ending)
         self._end_calls(uid)
+
+    def forget(self, instance: Instance, ending: Ending) -> None:
+        """The pod is gone by our own doing, though it may never have been seen here."""
+        self.remember(instance, ending)
+        self.remove(instance.uid, ending)
 
     def remember(self, instance: Instance, ending: Ending) -> None:
         """Keep why a sandbox ended; the first reason stays."""
@@ -177,6 +196,8 @@ class Registry:
             self._by_key[instance.key].add(instance.uid)
         if instance.tenant is not None:
             self._by_tenant[instance.tenant].add(instance.uid)
+        if (what := _prepared(instance)) is not None:
+            self._by_prepared[what].add(instance.uid)
 
     def _unindex(self, uid: str) -> None:
         old = self._by_uid.pop(uid, None)
@@ -184,8 +205,21 @@ class Registry:
             return
         self._by_id.pop(old.id, None)
         self.pods[old.namespace, old.pool] -= 1
-        for index, value in ((self._by_key, old.key), (self._by_tenant, old.tenant)):
+        for index, value in (
+            (self._by_key, old.key),
+            (self._by_tenant, old.tenant),
+            (self._by_prepared, _prepared(old)),
+        ):
             if value is not None and value in index:
                 index[value].discard(uid)
                 if not index[value]:
                     del index[value]
+
+
+def _prepared(instance: Instance) -> str | None:
+    return instance.prepared if instance.state == names.STATE_RESERVED else None
+
+
+def _rank(instance: Instance) -> float:
+    is_marked = _prepared(instance) is not None
+    return _RANKS.get(instance.state, len(_RANKS)) + is_marked / 2

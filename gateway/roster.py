@@ -45,6 +45,8 @@ class Roster:
         self.open_nodes: int | None = None
         """How many nodes take pods; None when nothing is known of nodes."""
         self._nodes: dict[str, bool] = {}
+        self.handed_over: list[Instance] = []
+        """What was prepared ahead and is somebody's sandbox since: for `reservations` to count."""
         self._boots: dict[str, str] = {}
         self._changes: dict[str, trio.Event] = {}
 
@@ -82,6 +84,26 @@ class Roster:
             self.breaker.useful(instance)
             self._offer(instance)
 
+    def prepared(self, instance: Instance) -> None:
+        """A reserved pod is prepared, and this is what the API server answered to our saying so."""
+        known = self.registry.get(instance.uid)
+        if known is not None and instance.prepared_boot_id is not None:
+            instance = self.registry.put(instance, claimed=True)
+            self._boots[instance.uid] = instance.prepared_boot_id or ""
+            self._offer(instance)
+
+    def take_back(self, uid: str) -> bool:
+        """Nobody gets this prepared placeholder any more; False when somebody has it, or is about to."""
+        if self.allocation.is_given(uid):
+            return False
+        self.allocation.withdraw(uid)
+        return True
+
+    def prepared_claims(self, what: str) -> set[str | None]:
+        """Claims of what is prepared so and can be handed over."""
+        ready = self.registry.prepared(what)
+        return {one.claim_id for one in ready if self.allocation.is_in_play(one.uid)}
+
     def boot_id(self, uid: str) -> str | None:
         """The daemon start that was vetted."""
         return self._boots.get(uid)
@@ -92,6 +114,8 @@ class Roster:
         The watch may have overtaken the answer: what it told of the claimed pod is newer, and a pod
         that it has seen go must not come in again, for nobody would ever take it out.
         """
+        if instance.prepared is not None:
+            self.handed_over.append(instance)
         known = self.registry.get(instance.uid)
         is_gone = known is None and (uid_was_known or self.registry.ending(instance.id) is not None)
         if is_gone or (known is not None and known.claim_id == instance.claim_id):
@@ -136,7 +160,14 @@ class Roster:
         spec = self.spec(instance.pool, instance.namespace)
         if spec is not None and is_free(instance):
             node = instance.node or ""
-            slot = Slot(instance.uid, instance.pool, instance.image, node, spec.swap)
+            slot = Slot(
+                instance.uid,
+                instance.pool,
+                instance.image,
+                node,
+                spec.swap,
+                instance.prepared or "",
+            )
             self.allocation.offer(slot)
 
     def _pool_seen(self, spec: PoolSpec) -> None:
@@ -178,7 +209,7 @@ class Roster:
         if is_free(instance):
             return None if instance.uid in self._boots else instance
         self.allocation.withdraw(instance.uid)
-        if instance.state == names.STATE_FREE:
+        if instance.state in {names.STATE_FREE, names.STATE_RESERVED}:
             # Should it come back, another daemon may answer there: it is met anew.
             self._boots.pop(instance.uid, None)
         return None
@@ -211,9 +242,10 @@ class Roster:
 
 
 def is_free(instance: Instance) -> bool:
-    """Whether a pod is a placeholder that could be claimed, vetted or not."""
+    """Whether a pod is a placeholder that could be claimed, vetted or not; also one that was prepared."""
+    is_prepared = instance.state == names.STATE_RESERVED and instance.prepared is not None
     return (
-        instance.state == names.STATE_FREE
+        (instance.state == names.STATE_FREE or is_prepared)
         and instance.running
         and instance.address is not None
         and instance.ending is None

@@ -22,13 +22,16 @@ from gateway.metrics import Metrics
 from gateway.pool import Pool
 from gateway.provider import News, watching
 from gateway.provider.kubernetes import KubernetesProvider
+from gateway.provider.reservations import LeaseReservations
 from gateway.proxy import Proxy
 from gateway.refill import Refill
 from gateway.registry import Registry
 from gateway.release import Releaser
+from gateway.reservations import Reservations
 from gateway.roster import Roster
 from gateway.routes.context import Context
 from gateway.routes.lookup import Lookup
+from gateway.scaler import Scaler
 from gateway.upstream import Upstream
 from gateway.websocket import MESSAGE_MAX_BYTES
 from sandman import names
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from gateway.config import Settings
+    from gateway.model import Share
 
 log = structlog.get_logger()
 
@@ -97,6 +101,22 @@ class Gateway:
         self.handoff = Handoff(
             self.election, settings.server_name, lambda: self.certificates.authority
         )
+        releaser = Releaser(self.registry, provider, wall)
+        self.reservations = Reservations(
+            LeaseReservations(api, settings.sandbox_namespaces[0]),
+            self.pool,
+            self.roster,
+            releaser,
+            is_leader=lambda: self.election.is_leader,
+            shares=self._share,
+            wall=wall,
+        )
+        self.scaler = Scaler(
+            self.roster,
+            provider,
+            is_leader=lambda: self.election.is_leader,
+            forecast=self.reservations.forecast,
+        )
         self.context = Context(
             settings=settings,
             credentials=self.credentials,
@@ -104,7 +124,8 @@ class Gateway:
             lookup=Lookup(provider, settings.sandbox_namespaces),
             pool=self.pool,
             desk=self.desk,
-            releaser=Releaser(self.registry, provider, wall),
+            releaser=releaser,
+            reservations=self.reservations,
             proxy=self.proxy,
             handoff=self.handoff,
             wall=wall,
@@ -113,6 +134,10 @@ class Gateway:
         metrics = Metrics(self.roster)
         metrics.watch_writes(api.counts.writes, provider.claim_writes)
         self.app = app.build(self.context, metrics, self.not_ready)
+
+    def _share(self, key_id: str) -> Share | None:
+        key = self.credentials.api_keys.get(key_id)
+        return None if key is None else key.share
 
     def missing(self) -> list[str]:
         """What a call would need and is not there yet."""
@@ -141,6 +166,8 @@ class Gateway:
             support.start_soon(self.desk.run)
             support.start_soon(self.janitor.run)
             support.start_soon(self.refill.run)
+            support.start_soon(self.reservations.run)
+            support.start_soon(self.scaler.run)
             support.start_soon(self.breaking.run)
             if await self._start_unless_stopped(support, self.certificates.run):
                 support.start_soon(self.election.run)

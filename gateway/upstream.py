@@ -161,7 +161,7 @@ class Upstream:
         method: str,
         path: str,
         headers: Sequence[Header],
-        content: AsyncIterator[bytes] | None,
+        content: bytes | AsyncIterator[bytes] | None,
     ) -> AsyncIterator[httpx.Response]:
         """Send a call on; the response's body is read by the caller within the block.
 
@@ -239,7 +239,7 @@ class Upstream:
         method: str,
         path: str,
         headers: Sequence[Header],
-        content: AsyncIterator[bytes] | None,
+        content: bytes | AsyncIterator[bytes] | None,
     ) -> httpx.Response:
         token = self._token_or_raise(instance)
         pauses = iter(DIAL_PAUSES_S)

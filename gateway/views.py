@@ -6,7 +6,7 @@ import dataclasses
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from gateway import sizing
+from gateway import reserving, sizing
 from gateway.model import Ending
 from sandman import names
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gateway.model import Instance, PoolSpec, Queued, Ready
+    from gateway.reserving import Progress, Reservation
 
 
 def sandbox(instance: Instance, *, is_met: bool = False) -> dict[str, object]:
@@ -90,11 +91,39 @@ def queued(request: Queued) -> dict[str, object]:
     }
 
 
+def reservation(kept: Reservation, progress: Progress) -> dict[str, object]:
+    """One reservation, without its steps: its caller has them."""
+    return {
+        "id": kept.id,
+        "state": reserving.state(kept, progress),
+        "image": kept.image,
+        "pool": kept.pool,
+        "run": kept.run,
+        "count": kept.count,
+        "ready": progress.ready,
+        "preparing": progress.preparing,
+        "used": kept.used,
+        "failed": progress.trouble.count,
+        "failures": [
+            {
+                "reason": one.reason,
+                "detail": one.detail,
+                "facts": dict(one.facts),
+                "at": moment(one.at),
+            }
+            for one in progress.trouble.failures
+        ],
+        "created_at": moment(kept.created_at),
+        "until": moment(kept.until),
+    }
+
+
 def pool(spec: PoolSpec, instances: Iterable[Instance]) -> dict[str, object]:
     """One pool with the counts of its pods; other tenants' numbers are counted, never shown apart."""
     own = [one for one in instances if one.pool == spec.name and one.ending is None]
     free = sum(one.state == names.STATE_FREE and one.running for one in own)
     leased = sum(one.state == names.STATE_LEASED for one in own)
+    reserved = sum(one.state == names.STATE_RESERVED for one in own)
     return {
         "name": spec.name,
         "image": spec.image,
@@ -102,6 +131,7 @@ def pool(spec: PoolSpec, instances: Iterable[Instance]) -> dict[str, object]:
         "wanted": spec.wanted,
         "free": free,
         "leased": leased,
+        "reserved": reserved,
         "max": spec.most,
         "resources": sizing.texts(spec.bounds.limits),
         "resize": spec.resize,

@@ -33,6 +33,10 @@ class Want:
     """Those of one name are had all together, or not at all."""
     cost: Amount = ONE
     """What it counts against its tenant's limits."""
+    prepared: str = ""
+    """What it is to be prepared for: see `steps.prepared_hash`."""
+    reservation: str | None = None
+    """It is for this reservation, and not for a caller."""
 
     @property
     def deadline(self) -> float:
@@ -57,6 +61,8 @@ def record(request: SandboxRequest) -> dict[str, object]:
         "max_s": request.max_s,
         "purpose": request.purpose.value,
     }
+    if request.prepare:
+        kept["prepare_sha256"] = request.prepare.digest
     if request.resources != NO_AMOUNTS:
         kept["resources"] = sizing.texts(request.resources)
     if request.node_class is not None:

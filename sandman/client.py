@@ -14,6 +14,7 @@ from sandman._async.creation import Batch, SandboxOptions
 from sandman._async.files import Files, FileStream, Remote, User
 from sandman._async.follow import Follow
 from sandman._async.process import Process
+from sandman._async.reservation import Reservation, ReservationOptions
 from sandman._async.sandbox import Sandbox
 from sandman._async.session import Session, SessionOptions
 from sandman._async.stream import ExecStream
@@ -21,12 +22,14 @@ from sandman._async.terminal import Terminal
 from sandman._async.trees import Progress
 from sandman._core.config import Limits
 from sandman._core.faults import CommandError, ConfigurationError
+from sandman._core.prepare import Step
 from sandman._core.retry import Retry
 from sandman._core.values import (
     EntryInfo,
     Event,
     FileInfo,
     PoolInfo,
+    ReservationInfo,
     Resources,
     SandboxInfo,
     Stderr,
@@ -41,7 +44,8 @@ from sandman.wire import ExecResult
 __all__ = [
     "Batch", "Client", "CommandError", "ConfigurationError", "Data", "EntryInfo", "Event", "ExecOptions",
     "ExecResult", "ExecStream", "FileInfo", "FileStream", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process",
-    "ProcessInfo", "Progress", "Remote", "Resources", "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Session",
-    "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Terminal", "TerminalSpec",
+    "ProcessInfo", "Progress", "Remote", "Reservation", "ReservationInfo", "ReservationOptions", "Resources", "Retry",
+    "Sandbox", "SandboxInfo", "SandboxOptions", "Session",
+    "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Step", "Terminal", "TerminalSpec",
     "TreeInfo", "User",
 ]  # fmt: skip

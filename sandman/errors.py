@@ -14,6 +14,7 @@
     │   ├── UserUnsupportedError       422 user_unsupported
     │   ├── TerminalUnsupportedError   422 terminal_unsupported
     │   ├── QuotaError                 429 quota              retryable
+    │   ├── PrepareFailedError         422 prepare_failed
     │   ├── PathNotFoundError          404 path_not_found
     │   ├── IsADirectoryPathError      409 is_a_directory
     │   ├── NotADirectoryPathError     409 not_a_directory
@@ -30,7 +31,6 @@
         ├── CapacityError              429 capacity           retryable
         ├── ImagePullError             503 image_pull         retryable
         ├── UnschedulableError         503 unschedulable      retryable
-        ├── PrepareFailedError         503 prepare_failed     retryable
         ├── UnreachableError           503 unreachable        retryable
         ├── EvictedError               410 evicted
         ├── PreemptedError             410 preempted
@@ -199,6 +199,13 @@ class QuotaError(CallerError):
     retryable = True
 
 
+class PrepareFailedError(CallerError):
+    """A step that the caller gave for the preparation failed; `facts` hold its index, exit code and output."""
+
+    reason = "prepare_failed"
+    status = 422
+
+
 class PathNotFoundError(CallerError):
     """No such file or directory in the sandbox."""
 
@@ -309,13 +316,6 @@ class UnschedulableError(InfrastructureError):
     """No node had room in time."""
 
     reason = "unschedulable"
-    retryable = True
-
-
-class PrepareFailedError(InfrastructureError):
-    """A preparation step failed."""
-
-    reason = "prepare_failed"
     retryable = True
 
 

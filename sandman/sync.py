@@ -9,12 +9,14 @@ with Client() as client, client.sandbox(image="python:3.12") as box:
 
 from sandman._core.config import Limits
 from sandman._core.faults import CommandError, ConfigurationError
+from sandman._core.prepare import Step
 from sandman._core.retry import Retry
 from sandman._core.values import (
     EntryInfo,
     Event,
     FileInfo,
     PoolInfo,
+    ReservationInfo,
     Resources,
     SandboxInfo,
     Stderr,
@@ -28,6 +30,7 @@ from sandman._sync.creation import Batch, SandboxOptions
 from sandman._sync.files import Files, FileStream, Remote, User
 from sandman._sync.follow import Follow
 from sandman._sync.process import Process
+from sandman._sync.reservation import Reservation, ReservationOptions
 from sandman._sync.sandbox import Sandbox
 from sandman._sync.session import Session, SessionOptions
 from sandman._sync.stream import ExecStream
@@ -41,7 +44,8 @@ from sandman.wire import ExecResult
 __all__ = [
     "Batch", "Client", "CommandError", "ConfigurationError", "Data", "EntryInfo", "Event", "ExecOptions",
     "ExecResult", "ExecStream", "FileInfo", "FileStream", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process",
-    "ProcessInfo", "Progress", "Remote", "Resources", "Retry", "Sandbox", "SandboxInfo", "SandboxOptions", "Session",
-    "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Terminal", "TerminalSpec",
+    "ProcessInfo", "Progress", "Remote", "Reservation", "ReservationInfo", "ReservationOptions", "Resources", "Retry",
+    "Sandbox", "SandboxInfo", "SandboxOptions", "Session",
+    "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Step", "Terminal", "TerminalSpec",
     "TreeInfo", "User",
 ]  # fmt: skip

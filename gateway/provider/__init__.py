@@ -97,6 +97,14 @@ class Provider(Protocol):
             SandmanError: whether it did is not known.
         """
 
+    async def mark_prepared(self, instance: Instance, what: str, boot_id: str) -> Instance:
+        """Write on a reserved pod what it is prepared for, and in which daemon start; what it is then.
+
+        Raises:
+            DeletedError: it is gone, or going.
+            SandmanError: whether it was written is not known.
+        """
+
     async def resize(self, instance: Instance, bounds: Bounds) -> None:
         """Tell its kubelet to give exactly this pod other resources, in place. Its doing comes as news.
 

@@ -16,6 +16,7 @@ from gateway import sizing
 from gateway.provider import BusyError, ClaimLostError, RefusedError, endings, patches, pods
 from sandman.errors import (
     BadRequestError,
+    DeletedError,
     ImageNotFoundError,
     InternalError,
     QuotaError,
@@ -27,7 +28,7 @@ from sandman.service import kube
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.model import Assignment, Bounds, Broken, Ending, Instance, PoolSpec, Tier
+    from gateway.model import Assignment, Bounds, Broken, Ending, Instance, PoolSpec
 
 log = structlog.get_logger()
 
@@ -60,7 +61,7 @@ class KubernetesProvider:
         """See `Provider.claim`."""
         operations = patches.claim(instance, assignment, self._wall())
         try:
-            pod = await self._patch(instance, operations, assignment.tier)
+            pod = await self._patch(instance, operations, assignment)
         except (kube.InvalidError, kube.NotFoundError) as error:
             if isinstance(error, kube.InvalidError) and not error.is_patch_failure:
                 raise RefusedError(
@@ -74,28 +75,49 @@ class KubernetesProvider:
         return pods.instance(pod)
 
     async def _patch(
-        self, instance: Instance, operations: list[patches.Operation], tier: Tier
+        self, instance: Instance, operations: list[patches.Operation], assignment: Assignment
     ) -> kube.Pod:
         """Once more when others (the kubelet) wrote the pod all the time: a 409 was not carried out."""
         for _ in range(CONFLICT_TRIES - 1):
-            self.claim_writes[tier.value] += 1
+            self._count(assignment)
             with contextlib.suppress(kube.ConflictError):
                 return await self._api.patch_json(
                     kube.PODS, instance.name, operations, namespace=instance.namespace
                 )
-        self.claim_writes[tier.value] += 1
+        self._count(assignment)
         return await self._api.patch_json(
             kube.PODS, instance.name, operations, namespace=instance.namespace
         )
 
+    def _count(self, assignment: Assignment) -> None:
+        # For a reservation nobody waits.
+        self.claim_writes[assignment.tier.value] += assignment.reservation is None
+
     async def create(self, spec: PoolSpec, name: str, assignment: Assignment) -> Instance:
         """See `Provider.create`."""
         body = patches.cold_pod(spec, name, assignment)
-        self.claim_writes[assignment.tier.value] += 1
+        self._count(assignment)
         try:
             pod = await self._api.create(kube.PODS, body, namespace=spec.namespace)
         except kube.KubeError as error:
             raise _failure(error) from error
+        return pods.instance(pod)
+
+    async def mark_prepared(self, instance: Instance, what: str, boot_id: str) -> Instance:
+        """See `Provider.mark_prepared`."""
+        try:
+            pod = await self._api.patch_json(
+                kube.PODS,
+                instance.name,
+                patches.prepared(instance, what, boot_id),
+                namespace=instance.namespace,
+                idempotent=True,
+            )
+        except (kube.InvalidError, kube.NotFoundError) as error:
+            text = "its pod went away while it was prepared"
+            raise DeletedError(text, sandbox=instance.id) from error
+        except kube.KubeError as error:
+            raise translate(error) from error
         return pods.instance(pod)
 
     async def resize(self, instance: Instance, bounds: Bounds) -> None:
@@ -116,6 +138,22 @@ class KubernetesProvider:
     async def start(self, instance: Instance) -> None:
         """See `Provider.start`."""
         await self._write(instance, patches.start(instance))
+
+    async def scale(self, spec: PoolSpec, replicas: int) -> None:
+        """See `scaler.Scale`."""
+        try:
+            await self._api.patch_merge(
+                kube.DEPLOYMENTS,
+                spec.deployment,
+                {"spec": {"replicas": replicas}},
+                namespace=spec.namespace,
+                subresource="scale",
+                idempotent=True,
+            )
+        except kube.NotFoundError:
+            return
+        except kube.KubeError as error:
+            raise translate(error) from error
 
     async def mark(self, instance: Instance, ending: Ending) -> None:
         """See `Provider.mark`."""

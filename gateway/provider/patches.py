@@ -35,7 +35,7 @@ Operation = dict[str, Any]
 
 
 def claim(instance: Instance, assignment: Assignment, now: float) -> list[Operation]:
-    """The patch that takes a free placeholder.
+    """The patch that takes a free placeholder, or one that was prepared for this.
 
     Args:
         instance: the placeholder.
@@ -45,16 +45,22 @@ def claim(instance: Instance, assignment: Assignment, now: float) -> list[Operat
     age = max(0.0, now - (instance.started_at or now))
     operations = [
         _operation("test", "/metadata/uid", instance.uid),
-        _operation("test", _label(names.LABEL_STATE), names.STATE_FREE),
+        _operation("test", _label(names.LABEL_STATE), instance.state),
         _operation("test", "/metadata/deletionTimestamp", None),
-        # Without owner and out of the selector, the ReplicaSet lets go of it and makes another.
-        {"op": "remove", "path": "/metadata/ownerReferences"},
-        _operation("replace", _label(names.LABEL_STATE), names.STATE_LEASED),
     ]
-    if instance.image != assignment.image:
+    is_free = instance.state == names.STATE_FREE
+    if is_free:
+        # Without owner and out of the selector, the ReplicaSet lets go of it and makes another.
+        operations.append({"op": "remove", "path": "/metadata/ownerReferences"})
+    operations.append(_operation("replace", _label(names.LABEL_STATE), assignment.state))
+    if is_free and instance.image != assignment.image:
         operations.append(_operation("replace", "/spec/containers/0/image", assignment.image))
-    deadline = _deadline(assignment, age)
-    operations.append(_operation("add", "/spec/activeDeadlineSeconds", deadline))
+    if not is_free and instance.run is not None and assignment.run is None:
+        operations.append({"op": "remove", "path": _label(names.LABEL_RUN)})
+    if assignment.reservation is None:
+        # It can only be lowered afterwards: of a reserved one nobody knows yet how long it may live.
+        deadline = _deadline(assignment, age)
+        operations.append(_operation("add", "/spec/activeDeadlineSeconds", deadline))
     operations += [_operation("add", _label(k), v) for k, v in lease_labels(assignment).items()]
     operations += [
         _operation("add", _annotation(k), v) for k, v in lease_annotations(assignment).items()
@@ -69,6 +75,23 @@ def start(instance: Instance) -> list[Operation]:
         _operation("test", "/metadata/uid", instance.uid),
         _operation("test", f"{gate}/name", names.GATE_REFILL),
         {"op": "remove", "path": gate},
+    ]
+
+
+def prepared(instance: Instance, what: str, boot_id: str) -> list[Operation]:
+    """The patch that says of a reserved pod that it is prepared.
+
+    Args:
+        instance: the pod.
+        what: it is good for, as `steps.prepared_hash` has it.
+        boot_id: the daemon start that it was done in.
+    """
+    told = _json({"hash": what, "boot_id": boot_id})
+    return [
+        _operation("test", "/metadata/uid", instance.uid),
+        _operation("test", _label(names.LABEL_STATE), names.STATE_RESERVED),
+        _operation("test", "/metadata/deletionTimestamp", None),
+        _operation("add", _annotation(names.ANNOTATION_PREPARED), told),
     ]
 
 
@@ -149,7 +172,8 @@ def cold_pod(spec: PoolSpec, name: str, assignment: Assignment) -> dict[str, Any
         for kind, values in bounds.items():
             resources[kind] = {**(resources.get(kind) or {}), **values}
         body["containers"][0]["resources"] = resources
-    body["activeDeadlineSeconds"] = _deadline(assignment, 0.0)
+    if assignment.reservation is None:
+        body["activeDeadlineSeconds"] = _deadline(assignment, 0.0)
     gates = body.pop("schedulingGates", None) or ()
     # Somebody waits for this one.
     body["schedulingGates"] = [one for one in gates if one["name"] != names.GATE_REFILL]
@@ -161,7 +185,7 @@ def cold_pod(spec: PoolSpec, name: str, assignment: Assignment) -> dict[str, Any
             "namespace": spec.namespace,
             "labels": {
                 **(metadata.get("labels") or {}),
-                names.LABEL_STATE: names.STATE_LEASED,
+                names.LABEL_STATE: assignment.state,
                 **lease_labels(assignment),
             },
             "annotations": {**(metadata.get("annotations") or {}), **lease_annotations(assignment)},
@@ -174,9 +198,10 @@ def lease_labels(assignment: Assignment) -> dict[str, str]:
     """Labels that a lease sets beside the state."""
     values = {
         names.LABEL_TENANT: assignment.tenant,
-        names.LABEL_TIER: assignment.tier.value,
+        names.LABEL_TIER: None if assignment.reservation else assignment.tier.value,
         names.LABEL_RUN: assignment.run,
         names.LABEL_KEY: assignment.key,
+        names.LABEL_RESERVATION: assignment.reservation,
     }
     return {key: value for key, value in values.items() if value is not None}
 

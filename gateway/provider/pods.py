@@ -7,15 +7,19 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from gateway import sizing
+import structlog
+
+from gateway import sizing, steps
 from gateway.model import NO_BOUNDS, WAITING_STATES, Bounds, Broken, Instance, PoolSpec
 from gateway.provider import endings
 from sandman import names
+from sandman.errors import SandmanError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from gateway.steps import Steps
     from sandman.service.kube.objects import (
         ContainerStatus,
         Deployment,
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
         ResourceRequirements,
     )
 
+
+log = structlog.get_logger()
 
 LAST_MOMENT = 253402300799.0
 """The end of the year 9999: later ones cannot be told as a date."""
@@ -42,6 +48,7 @@ def instance(pod: Pod) -> Instance:
     claim = load_object(meta.annotation(names.ANNOTATION_CLAIM))
     lease = load_object(meta.annotation(names.ANNOTATION_LEASE))
     expires_at = _number(lease.get("expires_at"))
+    prepared = load_object(meta.annotation(names.ANNOTATION_PREPARED))
     told = endings.of_record(load_object(meta.annotation(names.ANNOTATION_ENDED)))
     return Instance(
         namespace=meta.namespace,
@@ -62,6 +69,9 @@ def instance(pod: Pod) -> Instance:
         key_id=meta.annotation(names.ANNOTATION_KEY_ID),
         claim_id=_text(claim.get("id")),
         previous_boot_id=_text(claim.get("previous_boot_id")),
+        reservation=meta.label(names.LABEL_RESERVATION) or None,
+        prepared=_text(prepared.get("hash")),
+        prepared_boot_id=_text(prepared.get("boot_id")),
         created_at=_seconds(meta.creation_timestamp) or 0.0,
         started_at=_seconds(pod.status.start_time),
         expires_at=expires_at,
@@ -85,7 +95,6 @@ def pool(deployment: Deployment) -> PoolSpec | None:
     image = containers[0].get("image")
     if not image:
         return None
-    most = meta.annotation(names.ANNOTATION_POOL_MAX)
     broken = _broken(load_object(meta.annotation(names.ANNOTATION_BROKEN)))
     return PoolSpec(
         namespace=meta.namespace,
@@ -93,8 +102,11 @@ def pool(deployment: Deployment) -> PoolSpec | None:
         image=image,
         swap=meta.annotation(names.ANNOTATION_POOL_SWAP, "true") == "true",
         wanted=deployment.spec.replicas if deployment.spec.replicas is not None else 1,
-        most=int(most) if most.isdecimal() and len(most) <= MAX_DIGITS else None,
+        most=_pods(meta.annotation(names.ANNOTATION_POOL_MAX)),
         template=template,
+        least=_pods(meta.annotation(names.ANNOTATION_POOL_MIN)),
+        network=meta.annotation(names.ANNOTATION_POOL_NETWORK),
+        prepare=_steps(meta.annotation(names.ANNOTATION_POOL_PREPARE)),
         bounds=sizing.of_template(template),
         resize=meta.annotation(names.ANNOTATION_POOL_RESIZE) == "true",
         node_class=_node_class(deployment),
@@ -106,6 +118,22 @@ def pool(deployment: Deployment) -> PoolSpec | None:
         tenants=_tenants(meta, template),
         keeps_images=containers[0].get("imagePullPolicy") in {"IfNotPresent", "Never"},
     )
+
+
+def _pods(text: str) -> int | None:
+    """A number of pods in an annotation."""
+    return int(text) if text.isdecimal() and len(text) <= MAX_DIGITS else None
+
+
+def _steps(text: str) -> Steps:
+    """The steps in an annotation; none when they cannot be read, which is told in the log."""
+    if not text:
+        return steps.NO_STEPS
+    try:
+        return steps.parse(json.loads(text), names.ANNOTATION_POOL_PREPARE)
+    except (ValueError, RecursionError, SandmanError) as error:
+        log.warning("a pool's steps cannot be read", error=str(error))
+        return steps.NO_STEPS
 
 
 def fingerprint(template: Mapping[str, object]) -> str:

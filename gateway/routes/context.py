@@ -26,8 +26,13 @@ if TYPE_CHECKING:
     from gateway.pool import Pool
     from gateway.proxy import Proxy
     from gateway.release import Releaser
+    from gateway.reservations import Reservations
     from gateway.roster import Roster
     from gateway.routes.lookup import Lookup
+
+
+NOBODYS = {names.STATE_FREE, names.STATE_RESERVED}
+"""States of pods that are no sandboxes yet."""
 
 
 class Json(JSONResponse):
@@ -49,6 +54,7 @@ class Context:
     pool: Pool
     desk: Desk
     releaser: Releaser
+    reservations: Reservations
     proxy: Proxy
     handoff: Handoff
     wall: Callable[[], float]
@@ -84,11 +90,11 @@ class Context:
         """
         policy.may_ask(principal, sandbox)
         instance = self.roster.registry.find(sandbox)
-        if instance is None or instance.state == names.STATE_FREE:
+        if instance is None or instance.state in NOBODYS:
             # Claimed through another replica, and the watch is behind; or a guess.
             self._raise_if_ended(principal, sandbox)
             instance = await self.lookup.find(principal.tenant, sandbox)
-        if instance is None:
+        if instance is None or instance.state in NOBODYS:
             raise NotFoundError(f"no sandbox {sandbox}", sandbox=sandbox)
         policy.may_use(principal, sandbox, instance.tenant)
         self._raise_if_ended(principal, sandbox)

@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from gateway import quantities, sizing
+from gateway import quantities, sizing, steps
 from gateway.choice import DEFAULT_POOL
 from gateway.model import COUNT_MAX, NO_AMOUNTS, Amounts, Purpose, SandboxRequest
 from sandman import names, wire
@@ -63,6 +63,7 @@ def sandbox_request(body: Mapping[str, object], settings: Settings) -> SandboxRe
         node_class=_label(reader.text("node_class"), "node_class"),
         names_pool=reader.has("pool"),
         purpose=Purpose(reader.choice("purpose", (Purpose.TRAIN, Purpose.EVAL))),
+        prepare=steps.parse(reader.raw("prepare")),
     )
     reader.finish()
     return request

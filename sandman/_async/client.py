@@ -11,7 +11,9 @@ from urllib.parse import quote
 import anyio
 
 from sandman import names
+from sandman._async import reservation
 from sandman._async.creation import Batch, Creation, SandboxOptions, is_queued, queued
+from sandman._async.reservation import Reservation, ReservationOptions
 from sandman._async.sandbox import Sandbox, parse_info
 from sandman._async.transport import Call, Transport
 from sandman._core import faults
@@ -116,6 +118,7 @@ class Client:
 
         Raises:
             ImageNotFoundError, ImageDeniedError, QuotaError, BadRequestError: it cannot be.
+            PrepareFailedError: a step failed; `facts` hold `step`, `exit_code` and `output`.
             CapacityError, UnschedulableError, ImagePullError: not within `wait_s`.
             UnreachableError: the gateway did not answer within `wait_s`.
         """
@@ -216,6 +219,28 @@ class Client:
         """The pools with their counts."""
         answer = await self._transport.json(Call("GET", "/v1/pools"))
         return [PoolInfo.from_json(item) for item in _items(answer, "pools")]
+
+    async def reserve(self, **options: Unpack[ReservationOptions]) -> Reservation:
+        """Have sandboxes prepared before they are asked for; returns at once.
+
+        A later `sandbox` or `create` with the same `image`, `pool` and `prepare` gets one that is ready.
+
+        Args:
+            **options: see ReservationOptions.
+
+        Raises:
+            BadRequestError, QuotaError: it cannot be.
+        """
+        if (key := options.get("idempotency_key")) is not None:
+            _check_key(key)
+        answer = await self._transport.json(reservation.creation(options))
+        return Reservation(self._transport, reservation.parse(answer))
+
+    async def reservations(self) -> builtins.list[Reservation]:
+        """The caller's reservations, oldest first."""
+        answer = await self._transport.json(Call("GET", "/v1/reservations"))
+        found = _items(answer, "reservations")
+        return [Reservation(self._transport, reservation.parse(item)) for item in found]
 
     async def _release_quietly(self, sandbox_id: str) -> None:
         try:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +72,8 @@ class SandboxInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PoolInfo:
-    """A pool with its counts of placeholders: free now, leased now, wanted free; `max` of all together.
+    """A pool with its counts of placeholders: free now, leased now, prepared ahead, wanted free; `max` of
+    all together.
 
     `swap`: whether a placeholder's image may be changed in place. `resources`: the most that its sandboxes
     may use; where `resize` is true they may be given more or less. `node_class`: of the nodes that they are on.
@@ -83,6 +84,7 @@ class PoolInfo:
     image: str | None = None
     free: int = 0
     leased: int = 0
+    reserved: int = 0
     wanted: int = 0
     max: int | None = None
     swap: bool = False
@@ -90,6 +92,38 @@ class PoolInfo:
     resize: bool = False
     node_class: str | None = None
     broken: str | None = None
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, object]) -> Self:
+        """Parse; members that this version does not know are passed over."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        values = {
+            name: value for name, value in body.items() if name in known and value is not None
+        }
+        return cls(**values)  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationInfo:
+    """A reservation as the gateway describes it. Times are RFC 3339 texts, UTC.
+
+    `state` is `preparing`, `ready` or `failed`. Of `count` sandboxes so many are `ready`, `preparing` now and
+    `used`; so many tries `failed`, of which `failures` holds the latest (`reason`, `detail`, `facts`, `at`).
+    """
+
+    id: str
+    state: str = ""
+    image: str | None = None
+    pool: str | None = None
+    run: str | None = None
+    count: int = 0
+    ready: int = 0
+    preparing: int = 0
+    used: int = 0
+    failed: int = 0
+    failures: Sequence[Mapping[str, object]] = ()
+    created_at: str | None = None
+    until: str | None = None
 
     @classmethod
     def from_json(cls, body: Mapping[str, object]) -> Self:

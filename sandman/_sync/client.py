@@ -16,7 +16,9 @@ from sandman._core import faults
 from sandman._core.config import FOLLOW_S, RELEASE_LIMIT_S, REPLY_MARGIN_S, Limits, Settings
 from sandman._core.retry import FIRST_PAUSE_S, Retry
 from sandman._core.values import PoolInfo, SandboxInfo
+from sandman._sync import reservation
 from sandman._sync.creation import Batch, Creation, SandboxOptions, is_queued, queued
+from sandman._sync.reservation import Reservation, ReservationOptions
 from sandman._sync.sandbox import Sandbox, parse_info
 from sandman._sync.transport import Call, Transport
 from sandman.errors import BadRequestError, SandmanError
@@ -117,6 +119,7 @@ class Client:
 
         Raises:
             ImageNotFoundError, ImageDeniedError, QuotaError, BadRequestError: it cannot be.
+            PrepareFailedError: a step failed; `facts` hold `step`, `exit_code` and `output`.
             CapacityError, UnschedulableError, ImagePullError: not within `wait_s`.
             UnreachableError: the gateway did not answer within `wait_s`.
         """
@@ -217,6 +220,28 @@ class Client:
         """The pools with their counts."""
         answer = self._transport.json(Call("GET", "/v1/pools"))
         return [PoolInfo.from_json(item) for item in _items(answer, "pools")]
+
+    def reserve(self, **options: Unpack[ReservationOptions]) -> Reservation:
+        """Have sandboxes prepared before they are asked for; returns at once.
+
+        A later `sandbox` or `create` with the same `image`, `pool` and `prepare` gets one that is ready.
+
+        Args:
+            **options: see ReservationOptions.
+
+        Raises:
+            BadRequestError, QuotaError: it cannot be.
+        """
+        if (key := options.get("idempotency_key")) is not None:
+            _check_key(key)
+        answer = self._transport.json(reservation.creation(options))
+        return Reservation(self._transport, reservation.parse(answer))
+
+    def reservations(self) -> builtins.list[Reservation]:
+        """The caller's reservations, oldest first."""
+        answer = self._transport.json(Call("GET", "/v1/reservations"))
+        found = _items(answer, "reservations")
+        return [Reservation(self._transport, reservation.parse(item)) for item in found]
 
     def _release_quietly(self, sandbox_id: str) -> None:
         try:

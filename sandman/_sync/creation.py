@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypedDict
 
 from sandman import names, problems
 from sandman._core import blocking as anyio
-from sandman._core import faults
+from sandman._core import faults, prepare
 from sandman._core.config import STREAM_SILENCE_S
 from sandman._core.retry import Patience, Repeat, Retry
 from sandman._sync.lanes import CLOSE_LIMIT_S
@@ -19,8 +19,9 @@ from sandman._sync.transport import Call
 from sandman.errors import CapacityError, SandmanError, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from sandman._core.prepare import Step
     from sandman._core.values import Resources
     from sandman._sync.transport import Answer, Transport
 
@@ -35,7 +36,8 @@ class SandboxOptions(TypedDict, total=False):
     its node. `env`, `workdir`, `user`: for every command. `run`: name of the run, which can be listed and
     released as a whole.
     `labels`: yours, returned as given. `purpose`: "train", or "eval", which comes before the tenant's
-    "train" requests that wait. `max_s`: the most seconds it may live from ready (4 hours).
+    "train" requests that wait. `prepare`: steps that are done in it before you get it, each one of
+    `{"exec": {…}}`, `{"file": {"path", "content", "mode", "user"}}`, `{"archive": {"path", "tar", "user"}}`. `max_s`: the most seconds it may live from ready (4 hours).
     `wait_s`: the most seconds to wait for it, retries included (60). `idempotency_key`: calls with
     one key get one sandbox; one is made for each call that has none.
     """
@@ -50,6 +52,7 @@ class SandboxOptions(TypedDict, total=False):
     run: str | None
     labels: Mapping[str, str]
     purpose: Literal["train", "eval"]
+    prepare: Sequence[Step]
     max_s: float | None
     wait_s: float
     idempotency_key: str | None
@@ -79,6 +82,8 @@ class Creation:
             for name, value in options.items()
             if value is not None and name not in {"max_s", "idempotency_key"}
         }
+        if (steps := options.get("prepare")) is not None:
+            self._body["prepare"] = prepare.to_json(steps)
         if (max_s := options.get("max_s")) is not None:
             self._body["lease"] = {"max_s": max_s}
         if count is not None:

@@ -15,6 +15,7 @@ from sandman.cli.guard import GuardedGroup
 from sandman.cli.listing import ls
 from sandman.cli.pools import pools
 from sandman.cli.release import release
+from sandman.cli.reserve import reserve
 from sandman.cli.run import run
 from sandman.cli.session import Session
 from sandman.cli.shell import shell
@@ -49,7 +50,7 @@ def main(
     context.obj = Session(url, token, ca, server_name, quiet=quiet)
 
 
-for verb in (run, execute, shell, ls, release, cp, pools):
+for verb in (run, execute, shell, ls, release, cp, pools, reserve):
     main.add_command(verb)
 
 __all__ = ["main"]

@@ -36,6 +36,11 @@ GATEWAY_MAY: list[Right] = [
     ("patch", "pods/resize", SANDBOXES, ""),
     *[(verb, "events", SANDBOXES, "") for verb in ("get", "list", "watch")],
     *[(verb, "deployments.apps", SANDBOXES, "") for verb in ("get", "list", "watch")],
+    *[
+        (verb, "leases.coordination.k8s.io", SANDBOXES, "")
+        for verb in ("list", "create", "patch", "delete")
+    ],
+    ("patch", "deployments.apps/scale", SANDBOXES, ""),
     *[(verb, "nodes", "", "") for verb in ("get", "list", "watch")],
     *[(verb, "leases.coordination.k8s.io", SYSTEM, names.ALLOCATOR_LEASE) for verb in ("get", "patch")],
     ("create", "leases.coordination.k8s.io", SYSTEM, ""),
@@ -54,7 +59,6 @@ GATEWAY_MAY_NOT: list[Right] = [
     ("update", "pods", SANDBOXES, ""),
     ("deletecollection", "pods", SANDBOXES, ""),
     ("patch", "deployments.apps", SANDBOXES, ""),
-    ("patch", "deployments.apps/scale", SANDBOXES, ""),
     ("delete", "deployments.apps", SANDBOXES, ""),
     ("get", "secrets", SANDBOXES, ""),
     *[(verb, "pods", "default", "") for verb in ("get", "list", "create", "delete")],

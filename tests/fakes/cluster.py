@@ -6,16 +6,20 @@ free fails, a name is made once), and time in it is trio's, so that tests may ow
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+import json
 import math
+from typing import TYPE_CHECKING
 
+import httpx
 import trio
 
 from gateway import sizing
 from gateway.allocation import Allocation
 from gateway.config import Settings
-from gateway.daemons import NotListeningError
+from gateway.daemons import LostError, NotListeningError
 from gateway.fulfilment import Fulfilment
 from gateway.model import NO_BOUNDS, Assignment, Bounds, Broken, Ending, Instance, PoolSpec
 from gateway.pool import Pool
@@ -32,7 +36,10 @@ from gateway.provider import (
 from gateway.registry import Registry
 from gateway.roster import Roster
 from sandman import names, wire
-from sandman.errors import BadRequestError, QuotaError
+from sandman.errors import BadRequestError, DeletedError, QuotaError
+
+if TYPE_CHECKING:
+    from gateway.reserving import Reservation
 
 BASE = "registry.example/base:1"
 TASK = "registry.example/task:1"
@@ -41,6 +48,36 @@ START_S = 0.5
 SWAP_S = 0.2
 RESIZE_S = 0.7
 PULLS = {"image_not_found": "missing", "image_denied": "denied", "image_pull": "throttled"}
+
+
+class FakeStore:
+    """Reservations that outlive a gateway. `faults` are raised by the next calls, one each."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Reservation] = {}
+        self.faults: list[Exception] = []
+
+    async def _call(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.faults:
+            raise self.faults.pop(0)
+
+    async def create(self, reservation: Reservation) -> Reservation:
+        await self._call()
+        return self.kept.setdefault(reservation.id, reservation)
+
+    async def list(self) -> list[Reservation]:
+        await self._call()
+        return list(self.kept.values())
+
+    async def set_used(self, reservation: Reservation) -> None:
+        await self._call()
+        if reservation.id in self.kept:
+            self.kept[reservation.id] = reservation
+
+    async def delete(self, reservation: Reservation) -> None:
+        await self._call()
+        self.kept.pop(reservation.id, None)
 
 
 class FakeCluster:
@@ -59,6 +96,12 @@ class FakeCluster:
         """What each daemon was told, by uid."""
         self.up_at: dict[str, float] = {}
         self.bad_images: dict[str, str] = {}
+        self.calls: list[tuple[str, str, str, bytes]] = []
+        """Pod, method, path and body of each call of a daemon that was not a handshake."""
+        self.answer = lambda _pod, _path, _body: (200, json.dumps({"exit_code": 0}).encode())
+        """What a daemon answers to one."""
+        self.call_s = 0.0
+        """Seconds that one takes."""
         self.known_images = [BASE, TASK]
         """What its node says that it holds; of others a canary goes first."""
         self.fail_pulls: dict[str, int] = {}
@@ -76,6 +119,10 @@ class FakeCluster:
         self.wanted = 1
         """Replicas of its pools."""
         self.writes: list[tuple[str, str]] = []
+        self.store = FakeStore()
+        self.specs: dict[str, PoolSpec] = {}
+        self.fail_scales: list[Exception] = []
+        self.scales: list[int] = []
         self.nursery: trio.Nursery
         """Where its kubelets work."""
         self.fail_resizes: list[Exception] = []
@@ -92,6 +139,7 @@ class FakeCluster:
     def pool(self, name: str = "root", *, image: str = BASE, swap: bool = True, **more) -> None:
         self.send.send_nowait(NodeSeen("n1", closed=False, images=tuple(self.known_images)))
         values = {"namespace": "ns", "wanted": self.wanted, "most": None, **more}
+        self.specs[name] = PoolSpec(name=name, image=image, swap=swap, **values)
         self.tell_pool(PoolSpec(name=name, image=image, swap=swap, **values))
 
     def tell_anew(self) -> None:
@@ -143,10 +191,10 @@ class FakeCluster:
         if self.fail_claims:
             raise self.fail_claims.pop(0)
         now = self.pods.get(instance.uid)
-        if now is None or now.state != names.STATE_FREE or now.deleting:
+        if now is None or now.state != instance.state or now.deleting:
             raise ClaimLostError(instance.uid)
         self.writes.append(("claim", instance.name))
-        if assignment.image != now.image:
+        if assignment.image != now.image and now.state == names.STATE_FREE:
             self._boot(instance.uid, SWAP_S)
         taken = self._put(self._with(now, assignment))
         await trio.sleep(self.delay_after)
@@ -173,6 +221,14 @@ class FakeCluster:
         self._judge_image(taken)
         return taken
 
+    async def mark_prepared(self, instance: Instance, what: str, boot_id: str) -> Instance:
+        await trio.sleep(self.delay_before)
+        now = self.pods.get(instance.uid)
+        if now is None or now.state != names.STATE_RESERVED or now.deleting:
+            raise DeletedError(instance.id)
+        self.writes.append(("prepared", instance.name))
+        return self._put(dataclasses.replace(now, prepared=what, prepared_boot_id=boot_id))
+
     async def resize(self, instance: Instance, bounds: Bounds) -> None:
         await trio.sleep(self.delay_before)
         if self.fail_resizes:
@@ -196,6 +252,24 @@ class FakeCluster:
         self.writes.append(("start", instance.name))
         if instance.uid in self.pods:
             self._put(dataclasses.replace(self.pods[instance.uid], hold=None))
+
+    async def scale(self, spec: PoolSpec, replicas: int) -> None:
+        """As the ReplicaSet does: placeholders are made, or those that are left over go."""
+        await trio.lowlevel.checkpoint()
+        if self.fail_scales:
+            raise self.fail_scales.pop(0)
+        self.scales.append(replicas)
+        self.specs[spec.name] = dataclasses.replace(self.specs[spec.name], wanted=replicas)
+        self.send.send_nowait(PoolSeen(self.specs[spec.name]))
+        self.replace(spec.name)
+
+    def replace(self, pool: str = "root") -> None:
+        """What the ReplicaSet makes or deletes to have as many as are wanted."""
+        free = [one for one in self.pods.values() if one.state == names.STATE_FREE]
+        for _ in range(self.specs[pool].wanted - len(free)):
+            self.placeholder(pool=pool, up_in=START_S)
+        for one in free[self.specs[pool].wanted :]:
+            self.remove(one.uid, Ending("deleted", "scaled down"))
 
     async def mark(self, instance: Instance, ending: Ending) -> None:
         await trio.lowlevel.checkpoint()
@@ -263,6 +337,20 @@ class FakeCluster:
         self.leases.setdefault(instance.uid, []).append(claim.lease)
         return wire.Info(boot, claim_id=claim.claim_id)
 
+    @contextlib.asynccontextmanager
+    async def open(self, instance: Instance, method: str, path: str, headers, content):
+        body = content
+        await trio.sleep(self.call_s)
+        with contextlib.suppress(NotListeningError):
+            self._answers(instance)
+            assert self.claims.get(instance.uid) is None, "prepared after the claim"
+            assert dict(headers)[b"Sandman-Boot-Id"].decode() == self.boots[instance.uid]
+            self.calls.append((instance.name, method, path, body))
+            status, data = self.answer(instance, path, body)
+            yield httpx.Response(status, stream=Whole(data))
+            return
+        raise LostError("no connection", sent=False)
+
     # --- inside ---
 
     def _answers(self, instance: Instance) -> None:
@@ -289,13 +377,27 @@ class FakeCluster:
 
     def _with(self, pod: Instance, assignment: Assignment) -> Instance:
         return dataclasses.replace(
-            pod, state=names.STATE_LEASED, image=assignment.image, tenant=assignment.tenant,
-            run=assignment.run, key=assignment.key, tier=assignment.tier.value,
-            node=pod.node or "n1",
+            pod, state=assignment.state, reservation=assignment.reservation or pod.reservation, image=assignment.image, tenant=assignment.tenant,
+            run=assignment.run, key=assignment.key, tier=assignment.tier.value, node=pod.node or "n1",
             address=pod.address or "10.1.0.1", running=True, claim_id=assignment.claim_id,
             previous_boot_id=assignment.previous_boot_id, request=assignment.request,
             expires_at=assignment.expires_at,
         )  # fmt: skip
+
+
+class Whole(httpx.AsyncByteStream):
+    """An answer's body in one piece. No generator: there is nothing to close."""
+
+    def __init__(self, data: bytes) -> None:
+        self._pieces = [data]
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._pieces:
+            raise StopAsyncIteration
+        return self._pieces.pop()
 
 
 class FakeDaemons:
@@ -305,6 +407,7 @@ class FakeDaemons:
         self._cluster = cluster
         self.info = cluster.info
         self.claim = cluster.claim_daemon
+        self.open = cluster.open
 
 
 def make_pool(cluster: FakeCluster, settings: Settings | None = None) -> Pool:

@@ -29,6 +29,7 @@ from gateway.pool import Pool
 from gateway.proxy import Proxy
 from gateway.registry import Registry
 from gateway.release import Releaser
+from gateway.reservations import Reservations
 from gateway.roster import Roster
 from gateway.routes.context import Context
 from gateway.routes.lookup import Lookup
@@ -186,12 +187,17 @@ async def gateway(
     pool = Pool(roster, fulfilment, upstream, settings)
     desk = Desk(pool, lambda: leader.is_leader)
     handoff = Handoff(leader, SERVER_NAME, lambda: (authority or ca).certificate)
+    releaser = Releaser(registry, cluster, wall)
+    reservations = Reservations(
+        cluster.store, pool, roster, releaser, is_leader=lambda: leader.is_leader,
+        shares=lambda key: credentials.api_keys[key].share, wall=wall,
+    )  # fmt: skip
     if parts is not None:
         parts.update(registry=registry, proxy=proxy, upstream=upstream, pool=pool, desk=desk)
     context = Context(
         settings=settings, credentials=credentials, roster=roster, pool=pool, desk=desk,
         lookup=Lookup(cluster, settings.sandbox_namespaces),
-        releaser=Releaser(registry, cluster, wall), proxy=proxy, handoff=handoff, wall=wall,
+        releaser=releaser, reservations=reservations, proxy=proxy, handoff=handoff, wall=wall,
         missing=lambda: [] if roster.synced.is_set() else ["the list of pods"],
     )  # fmt: skip
     leaf = pki.issue(ca, [SERVER_NAME], ["127.0.0.1"], datetime.now(UTC), 1)
@@ -200,6 +206,7 @@ async def gateway(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pool.run, cluster.receive)
         await nursery.start(desk.run)
+        nursery.start_soon(reservations.run)
         application = app.build(context, Metrics(roster), context.missing)
         serving = lambda task_status: https.serve(  # noqa: E731
             application, bind=["127.0.0.1:0"], stop=stop, tls=certificate.current,

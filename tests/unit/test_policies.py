@@ -56,9 +56,11 @@ def test_state_is_guarded_by_the_names_in_use() -> None:
         names.LABEL_RUN,
         names.LABEL_KEY,
         names.LABEL_TIER,
+        names.LABEL_RESERVATION,
         names.ANNOTATION_LEASE,
         names.ANNOTATION_REQUEST,
         names.ANNOTATION_CLAIM,
+        names.ANNOTATION_PREPARED,
         names.ANNOTATION_ENDED,
     }
     assert f"'{names.DOMAIN}/'" in text

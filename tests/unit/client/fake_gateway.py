@@ -234,6 +234,8 @@ class FakeGateway:
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[Request] = []
         self.sandboxes: dict[str, dict] = {}
+        self.reservations: dict[str, dict] = {}
+        self.ready_at_once = False
         self.created = 0
         self.connections = 0
         self.by_key: dict[str, str] = {}
@@ -447,6 +449,26 @@ class FakeGateway:
         for name in gone:
             del self.sandboxes[name]
         connection.json(200, {"released": len(gone)})
+
+    def _reserve(self, connection: Connection, request: Request) -> None:
+        with self._lock:
+            key = request.headers["idempotency-key"]
+            state = "ready" if self.ready_at_once else "preparing"
+            made = {"id": key[:16], "state": state, "ready": 0, "new_member": 1, **request.json()}
+            self.reservations.setdefault(made["id"], made)
+        connection.json(201, made)
+
+    def _reservations(self, connection: Connection, request: Request) -> None:
+        connection.json(200, {"reservations": list(self.reservations.values())})
+
+    def _reservation(self, connection: Connection, request: Request, name: str) -> None:
+        if name not in self.reservations:
+            raise errors.NotFoundError("no such reservation")
+        connection.json(200, self.reservations[name])
+
+    def _unreserve(self, connection: Connection, request: Request, name: str) -> None:
+        self.reservations.pop(name, None)
+        connection.answer(204)
 
     def _pools(self, connection: Connection, request: Request) -> None:
         pool = {
@@ -715,6 +737,10 @@ ROUTES: Iterable[tuple[str, str, Callable]] = (
     ("DELETE", "/v1/runs/([^/]+)", FakeGateway._release_run),
     ("DELETE", "/v1/requests", FakeGateway._give_up),
     ("GET", "/v1/pools", FakeGateway._pools),
+    ("POST", "/v1/reservations", FakeGateway._reserve),
+    ("GET", "/v1/reservations", FakeGateway._reservations),
+    ("GET", "/v1/reservations/([^/]+)", FakeGateway._reservation),
+    ("DELETE", "/v1/reservations/([^/]+)", FakeGateway._unreserve),
     ("POST", "/v1/sandboxes/([^/]+)/exec", FakeGateway._exec),
     ("DELETE", "/v1/sandboxes/([^/]+)/processes/([^/]+)", FakeGateway._kill),
     ("GET", "/v1/sandboxes/([^/]+)/files", FakeGateway._read),

@@ -213,6 +213,40 @@ def test_run_asks_for_one_resource_or_none(cli, gateway: FakeGateway) -> None:
     assert "resources" not in gateway.requests[-3].json() | gateway.requests[-2].json()
 
 
+def test_reserve(cli, gateway: FakeGateway, tmp_path) -> None:
+    steps = tmp_path / "steps.json"
+    steps.write_text('[{"exec": {"argv": ["make"]}}]')
+    made = cli("reserve", "--image", "i:1", "--count", 2, "--for", 60, "--prepare", steps)
+    name = made.stdout.strip()
+    assert gateway.reservations[name] | {} == {
+        "id": name, "state": "preparing", "ready": 0, "new_member": 1, "image": "i:1", "count": 2,
+        "for_s": 60.0, "prepare": [{"exec": {"argv": ["make"]}}],
+    }  # fmt: skip
+    row = cli("reserve", "--list").stdout.splitlines()[1].split("\t")
+    assert row[:3] == [name, "preparing", "i:1"]
+    assert json.loads(cli("reserve", "--list", "--json").stdout)[0]["count"] == 2
+    late = cli("reserve", "--count", 1, "--for", 60, "--wait", 0.1)
+    assert (late.exit_code, "0 of 1 are ready" in late.stderr) == (125, True)
+    assert "ended" in cli("reserve", "--end", name).stderr
+    assert name not in gateway.reservations
+    assert "had ended before" in cli("reserve", "--end", name).stderr
+
+
+def test_reserve_as_json_waits(cli, gateway: FakeGateway) -> None:
+    gateway.ready_at_once = True
+    made = cli("reserve", "--count", 1, "--for", 60, "--wait", 5, "--json")
+    assert json.loads(made.stdout)["state"] == "ready"
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[1]"])
+def test_reserve_refuses_what_is_no_list_of_steps(cli, tmp_path, text) -> None:
+    steps = tmp_path / "steps.json"
+    steps.write_text(text)
+    wrong = cli("reserve", "--count", 1, "--for", 60, "--prepare", steps)
+    assert (wrong.exit_code, "--prepare" in wrong.stderr) == (2, True)
+    assert cli("reserve", "--count", 1).exit_code == 2
+
+
 def test_cp_there_and_back(cli, gateway: FakeGateway, tmp_path) -> None:
     cli("run", "--keep", "true")
     (box,) = gateway.sandboxes

@@ -136,6 +136,56 @@ def test_repr_shows_the_state_in_one_line():
     assert repr(a) == "<Allocation waiting=0 free=0 claiming=1 cold=0>"
 
 
+def prepared(uid: str, what: str = "h1", **changes) -> Slot:
+    return Slot(uid, "root", TASK, "n1", swap=True, prepared=what, **changes)
+
+
+def test_what_was_prepared_for_a_request_comes_before_anything_else_and_is_warm():
+    a = allocation()
+    a.offer(slot("same", image=TASK))
+    a.offer(prepared("ready"))
+    a.arrive(Ticket(1, "root", TASK, prepared="h1"))
+    [order] = a.assign()
+    assert (order.tier, order.slot and order.slot.uid) == (Tier.WARM, "ready")
+
+
+def test_what_was_prepared_for_others_serves_nobody_else():
+    a = allocation(cold_max=0)
+    a.offer(prepared("p"))
+    for number, (pool, what) in enumerate([("root", ""), ("root", "h2"), ("other", "h1")]):
+        a.arrive(Ticket(number, pool, TASK, prepared=what))
+    assert a.assign() == []
+    assert (a.statistics().free, a.statistics().prepared) == (0, 1)
+
+
+def test_a_placeholder_comes_back_prepared_once_from_the_reservation_that_took_it():
+    a = allocation(cold_max=0)
+    a.offer(slot("p"))
+    a.arrive(Ticket(1, "root", TASK))
+    [order] = a.assign()
+    a.done(order.ticket)
+    a.offer(prepared("p"))
+    a.arrive(Ticket(2, "root", TASK, prepared="h1"))
+    [order] = a.assign()
+    a.done(order.ticket)
+    # The watch is behind.
+    a.offer(prepared("p"))
+    a.arrive(Ticket(3, "root", TASK, prepared="h1"))
+    assert a.assign() == []
+
+
+def test_on_a_cordoned_node_nothing_that_is_prepared_is_given():
+    a = allocation(cold_max=0)
+    a.cordon("n1", closed=True)
+    a.offer(prepared("p"))
+    a.arrive(Ticket(1, "root", TASK, prepared="h1"))
+    assert a.assign() == []
+    a.withdraw("p")
+    a.offer(prepared("p"))
+    a.cordon("n1", closed=False)
+    assert len(a.assign()) == 1
+
+
 class AnyOrder(RuleBasedStateMachine):
     """Every event in every order, against a plain account of who has what."""
 
@@ -145,6 +195,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.exists: dict[str, Slot] = {}
         self.held: dict[str, int] = {}
         self.spent: set[str] = set()
+        self.prepared: dict[str, Slot] = {}
         self.waiting: dict[int, Ticket] = {}
         self.busy: dict[int, Order] = {}
         self.numbers = 0
@@ -152,23 +203,35 @@ class AnyOrder(RuleBasedStateMachine):
     pods = st.sampled_from([f"p{i}" for i in range(6)])
     pools = st.sampled_from(["root", "other"])
     images = st.sampled_from([BASE, TASK])
+    hashes = st.sampled_from(["", "h1", "h2"])
 
     @rule(uid=pods, pool=pools, image=images)
     def seen_free(self, uid, pool, image):
         """Also a late sighting of one that was given or taken."""
         self.a.offer(self.exists.setdefault(uid, slot(uid, pool=pool, image=image)))
 
+    @rule(uid=pods, what=st.sampled_from(["h1", "h2"]))
+    def seen_prepared(self, uid, what):
+        """What was taken comes back prepared; also a late sighting of that."""
+        if uid in self.spent and uid not in self.prepared:
+            self.spent.discard(uid)
+            old = self.exists[uid]
+            self.prepared[uid] = Slot(uid, old.pool, old.image, "n1", swap=True, prepared=what)
+        if uid in self.prepared:
+            self.a.offer(self.prepared[uid])
+
     @rule(uid=pods)
     def pod_gone(self, uid):
         self.a.forget(uid)
+        self.prepared.pop(uid, None)
         self.exists.pop(uid, None)
         self.spent.discard(uid)
         self.held.pop(uid, None)
 
-    @rule(pool=pools, image=images, first=st.booleans())
-    def arrive(self, pool, image, first):
+    @rule(pool=pools, image=images, what=hashes, first=st.booleans())
+    def arrive(self, pool, image, what, first):
         self.numbers += 1
-        ticket = Ticket(self.numbers, pool, image)
+        ticket = Ticket(self.numbers, pool, image, prepared=what)
         self.a.arrive(ticket, first=first)
         self.waiting[ticket.number] = ticket
 
@@ -183,7 +246,11 @@ class AnyOrder(RuleBasedStateMachine):
                 assert uid not in self.held, "given to two"
                 assert uid not in self.spent, "given again after it was taken"
                 assert order.slot.pool == order.ticket.pool
-                assert (order.tier is Tier.WARM) == (order.slot.image == order.ticket.image)
+                ready = order.slot.prepared
+                assert ready in {"", order.ticket.prepared}, "prepared for somebody else"
+                assert ready or uid not in self.prepared, "free though it was prepared"
+                is_warm = bool(ready) or order.slot.image == order.ticket.image
+                assert (order.tier is Tier.WARM) == is_warm
                 self.held[uid] = order.ticket.number
 
     @rule(data=st.data())
@@ -216,6 +283,8 @@ class AnyOrder(RuleBasedStateMachine):
         assert counts.claiming + counts.cold == len(self.busy)
         assert counts.cold <= 2
         assert counts.claiming <= 3
+        assert counts.free >= 0
+        assert 0 <= counts.prepared <= len(self.prepared)
 
 
 AnyOrder.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

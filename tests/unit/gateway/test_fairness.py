@@ -309,15 +309,14 @@ class AnyHistory(RuleBasedStateMachine):
             assert self.queue.place(order[-1]) == len(order)
 
     @invariant()
-    def evaluations_precede_what_arrived_of_their_tenant(self):
-        seen: set[str] = set()
+    def evaluations_precede_rollouts_and_those_what_is_ahead_of_their_tenant(self):
+        ranks = list(Purpose)
+        latest: dict[str, int] = {}
         for one in self.queue.in_order():
             if one.number in self.queue._returned:
                 continue
-            if one.purpose is Purpose.TRAIN:
-                seen.add(one.tenant)
-            else:
-                assert one.tenant not in seen
+            assert ranks.index(one.purpose) >= latest.get(one.tenant, 0)
+            latest[one.tenant] = ranks.index(one.purpose)
 
 
 AnyHistory.TestCase.settings = settings(

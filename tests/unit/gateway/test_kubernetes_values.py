@@ -446,6 +446,22 @@ def test_a_time_that_is_none_is_passed_over(at):
     assert ending is None or ending.at is None
 
 
+@pytest.mark.parametrize(
+    ("annotations", "least", "steps"),
+    [
+        ({}, None, 0),
+        ({"sandman.dev/min": "3", "sandman.dev/prepare": '[{"exec": {"argv": ["a"]}}]'}, 3, 1),
+        ({"sandman.dev/min": "-3", "sandman.dev/prepare": "["}, None, 0),
+        ({"sandman.dev/min": "1e3", "sandman.dev/prepare": '[{"run": {}}]'}, None, 0),
+        ({"sandman.dev/min": "9" * 10, "sandman.dev/prepare": "[" * 100_000}, None, 0),
+    ],
+)
+def test_how_a_pool_is_kept_is_read_from_annotations(annotations, least, steps):
+    spec = pods.pool(deployment(**annotations, **{"sandman.dev/network": "open"}))
+    assert spec is not None
+    assert (spec.least, len(spec.prepare.calls), spec.network) == (least, steps, "open")
+
+
 # --- resources ---
 
 GI = 1024**3

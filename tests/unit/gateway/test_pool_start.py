@@ -119,4 +119,4 @@ async def test_a_vanished_pod_that_nobody_told_of_is_deleted_and_no_fault_of_the
     async with running(cluster) as one:
         instance = dataclasses.replace(cluster.placeholder(), uid="never-seen")
         with pytest.raises(DeletedError):
-            await one._fulfilment.wait_ready(instance, wire.Claim("c"))
+            await one._fulfilment.starting.wait_ready(instance, wire.Claim("c"))

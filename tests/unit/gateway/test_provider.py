@@ -16,6 +16,7 @@ from gateway.provider.kubernetes import KubernetesProvider
 from sandman import names
 from sandman.errors import (
     BadRequestError,
+    DeletedError,
     ImageNotFoundError,
     InternalError,
     QuotaError,
@@ -77,6 +78,65 @@ async def test_a_claim_is_one_write_after_which_the_pod_says_whose_it_is():
         kept = server.named("pods", "p1")
         assert "ownerReferences" not in kept["metadata"]
         assert annotation(kept, names.ANNOTATION_LEASE) == {"expires_at": 2000.0}
+
+
+async def test_a_reserved_pod_is_prepared_and_then_claimed_once_more():
+    async with provided() as (server, provider, api):
+        wanted = assignment(reservation="r1", run="ahead")
+        reserved = await provider.claim(await free_one(server, api), wanted)
+        assert (reserved.state, reserved.tenant, reserved.reservation, reserved.tier) == (
+            names.STATE_RESERVED, "acme", "r1", None,
+        )  # fmt: skip
+        assert "activeDeadlineSeconds" not in server.named("pods", "p1")["spec"]
+        assert reserved.prepared is None
+        ready = await provider.mark_prepared(reserved, "h1", "b1")
+        assert (ready.prepared, ready.prepared_boot_id) == ("h1", "b1")
+        taken = await provider.claim(ready, assignment(claim_id="c2", image="mirror/task:1"))
+        assert (taken.state, taken.claim_id, taken.reservation, taken.run, taken.tier) == (
+            names.STATE_LEASED, "c2", "r1", None, "swap",
+        )  # fmt: skip
+        # Whatever was asked for: another image now would be another, blank container.
+        assert taken.image == TASK
+        assert server.named("pods", "p1")["spec"]["activeDeadlineSeconds"] > 0
+        assert [write[0] for write in server.writes] == ["PATCH"] * 3
+        with pytest.raises(ClaimLostError):
+            await provider.claim(ready, assignment(claim_id="c3"))
+
+
+async def test_what_is_gone_or_leased_meanwhile_is_not_marked_as_prepared():
+    async with provided() as (server, provider, api):
+        reserved = await provider.claim(await free_one(server, api), assignment(reservation="r1"))
+        await provider.claim(reserved, assignment(claim_id="c2"))
+        with pytest.raises(DeletedError):
+            await provider.mark_prepared(reserved, "h1", "b1")
+        server.remove("pods", "p1")
+        with pytest.raises(DeletedError):
+            await provider.mark_prepared(reserved, "h1", "b1")
+        server.faults = [lambda _seen: status(403, "Forbidden", "no right")]
+        with pytest.raises(InternalError):
+            await provider.mark_prepared(reserved, "h1", "b1")
+
+
+async def test_a_pod_can_be_made_for_a_reservation():
+    async with provided() as (server, provider, _api):
+        made = await provider.create(SPEC, "cold-1", assignment(reservation="r1"))
+        assert (made.state, made.reservation) == (names.STATE_RESERVED, "r1")
+        assert "activeDeadlineSeconds" not in server.named("pods", "cold-1")["spec"]
+
+
+async def test_a_pool_is_scaled_by_its_subresource():
+    async with provided() as (server, provider, _api):
+        server.put("deployments", deployment())
+        spec = dataclasses.replace(SPEC, deployment="sandman-pool-root")
+        await provider.scale(spec, 7)
+        assert server.named("deployments", "sandman-pool-root")["spec"]["replicas"] == 7
+        assert server.seen[-1].path.endswith("/deployments/sandman-pool-root/scale")
+        server.faults = [lambda _seen: status(403, "Forbidden", "no right")]
+        with pytest.raises(InternalError):
+            await provider.scale(spec, 8)
+        server.remove("deployments", "sandman-pool-root")
+        await provider.scale(spec, 9)
+        assert len(server.writes) == 1
 
 
 RESOURCES = {

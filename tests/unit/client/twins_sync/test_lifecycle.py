@@ -288,3 +288,21 @@ def test_a_client_closed_during_a_call_closes_that_connection_after_it(
         client.close()
         assert (stream.wait()).ok
     assert repr(client._transport._lanes) == "<Lanes idle=0>"
+
+
+def test_steps_of_a_preparation_travel_with_bytes_as_base64(gateway: FakeGateway) -> None:
+    with Client(gateway.url, TOKEN) as client:
+        client.create(
+            prepare=[
+                {"exec": {"argv": ["make"], "timeout_s": 5}},
+                {"file": {"path": "/a", "content": b"\x00\xff", "mode": "0600"}},
+                {"file": {"path": "/b", "content": "text"}},
+                {"archive": {"path": "/c", "tar": bytearray(b"tar")}},
+            ],
+        )
+    assert gateway.requests[0].json()["prepare"] == [
+        {"exec": {"argv": ["make"], "timeout_s": 5}},
+        {"file": {"path": "/a", "content_b64": "AP8=", "mode": "0600"}},
+        {"file": {"path": "/b", "content": "text"}},
+        {"archive": {"path": "/c", "tar_b64": "dGFy"}},
+    ]
