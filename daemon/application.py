@@ -53,7 +53,11 @@ def build(
     def running() -> int:
         return processes.made().running if processes.is_made else 0
 
-    handshake = Handshake(sandbox, running, lease, lambda: (executions.made(), handles.made()))
+    def rested_at() -> float | None:
+        return processes.made().rested_at if processes.is_made else 0.0
+
+    prepare = lambda: (executions.made(), handles.made())  # noqa: E731 - when the first answer is on its way
+    handshake = Handshake(sandbox, running, rested_at, lease, prepare)
     files = Later(lambda: _files(sandbox))
     directories = Later(lambda: _directories(sandbox))
     archives = Later(lambda: _archives(sandbox))

@@ -28,11 +28,13 @@ class Handshake:
         self,
         sandbox: Sandbox,
         running: Callable[[], int],
+        rested_at: Callable[[], float | None],
         lease: Watch,
         prepare: Callable[[], object],
     ) -> None:
         self._sandbox = sandbox
         self._running = running
+        self._rested_at = rested_at
         self._lease = lease
         self._prepare = prepare
 
@@ -50,13 +52,16 @@ class Handshake:
         ttl_s = body.seconds("ttl_s")
         if ttl_s is None:
             raise body.fail("ttl_s", "a number of seconds greater than 0")
+        asked = body.flag("asked")
         body.finish()
-        terms = self._lease.renew(ttl_s)
+        terms = self._lease.renew(ttl_s, asked=asked)
         exchange.respond(Response(200, dump(terms.to_json()), names.MEDIA_JSON))
 
     def info(self, exchange: Exchange) -> None:
-        """Tell boot, claim and defaults."""
+        """Tell boot, claim and defaults, and how long ago there was use for this sandbox."""
+        used_s, renewed_s, idle_s = self._lease.activity(self._rested_at())
         info = self._sandbox.info(self._running())
+        info = info._replace(used_s=used_s, renewed_s=renewed_s, idle_s=idle_s)
         exchange.respond(Response(200, dump(info.to_json()), names.MEDIA_JSON))
         # The answer is on its way, and a command likely next: what that needs is loaded meanwhile.
         self._prepare()

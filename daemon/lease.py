@@ -5,6 +5,9 @@ It is armed by the claim, so that a placeholder waits for ever. Reached means: a
 or one is still open, whether or not a byte moves on it. A connection whose other end is gone is noticed
 within half a minute (`server`) and closes the call.
 
+Beside it stands what a gateway asks before it ends a sandbox for want of use: when it was last *used*, by a call
+other than a look at its state, and when its caller last *renewed* it. A gateway's own calls are neither.
+
 `Lease` is the state, and pure; `Watch` is its clock and its thread.
 """
 
@@ -40,6 +43,9 @@ class Lease:
         """None: not armed."""
         self._reached = 0.0
         self._open = 0
+        self._in_use = 0
+        self._used: float | None = None
+        self._renewed: float | None = None
 
     @property
     def span_s(self) -> float:
@@ -51,15 +57,38 @@ class Lease:
         self.terms = terms
         self._reached = at
 
-    def enter(self, at: float) -> None:
-        """A call has come."""
+    def use(self, at: float) -> None:
+        """It was claimed, or called."""
+        self._used = at
+
+    def keep(self, at: float) -> None:
+        """Its caller renewed it."""
+        self._renewed = at
+
+    def enter(self, at: float, *, is_use: bool = True) -> None:
+        """A call has come. `is_use`: it is more than a look."""
         self._open += 1
         self._reached = at
+        if is_use:
+            self._in_use += 1
+            self.use(at)
 
-    def leave(self, at: float) -> None:
+    def leave(self, at: float, *, is_use: bool = True) -> None:
         """It is over."""
         self._open -= 1
         self._reached = at
+        if is_use:
+            self._in_use -= 1
+            self.use(at)
+
+    def ages(self, at: float) -> tuple[float | None, float | None]:
+        """Seconds since it was last used, 0 while it is, and last renewed; None: never."""
+        used = at if self._in_use else self._used
+        renewed = self._renewed
+        return (
+            None if used is None else at - used,
+            None if renewed is None else at - renewed,
+        )
 
     def left(self, at: float) -> float:
         """Seconds until it is over, unless it is reached before."""
@@ -94,10 +123,15 @@ class Watch:
             self._check()
             self._start()
             self._lease.agree(terms, self._clock())
+            self._lease.use(self._clock())
         self._changed.set()
 
-    def renew(self, ttl_s: float) -> LeaseTerms:
+    def renew(self, ttl_s: float, *, asked: bool = False) -> LeaseTerms:
         """From now on it may be out of reach for so many seconds, and the grace; the terms.
+
+        Args:
+            ttl_s: seconds.
+            asked: its caller wanted it, not a gateway by itself.
 
         Raises:
             ConflictError: it was never armed.
@@ -109,10 +143,12 @@ class Watch:
                 raise ConflictError("there is no lease to renew: the claim came with none")
             terms = self._lease.terms._replace(ttl_s=ttl_s)
             self._lease.agree(terms, self._clock())
+            if asked:
+                self._lease.keep(self._clock())
         self._changed.set()
         return terms
 
-    def enter(self) -> None:
+    def enter(self, *, is_use: bool = True) -> None:
         """An authenticated call has come; `leave` follows.
 
         Raises:
@@ -120,12 +156,25 @@ class Watch:
         """
         with self._lock:
             self._check()
-            self._lease.enter(self._clock())
+            self._lease.enter(self._clock(), is_use=is_use)
 
-    def leave(self) -> None:
+    def leave(self, *, is_use: bool = True) -> None:
         """The call is answered, or its caller is gone."""
         with self._lock:
-            self._lease.leave(self._clock())
+            self._lease.leave(self._clock(), is_use=is_use)
+
+    def activity(self, rested_at: float | None) -> tuple[float | None, float | None, float | None]:
+        """Seconds since it was last used, was last renewed by its caller, and had something to do; None: never.
+
+        Args:
+            rested_at: when the last command was over, on this clock; None while one runs.
+        """
+        with self._lock:
+            at = self._clock()
+            used, renewed = self._lease.ages(at)
+        if used is None:
+            return None, renewed, None
+        return used, renewed, 0.0 if rested_at is None else max(0.0, min(used, at - rested_at))
 
     def _check(self) -> None:
         if self._is_over:

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 
-from daemon import tree, usage
+from daemon import lease, tree, usage
 from sandman.handles import ENDED, RUNNING, ProcessInfo
 from sandman.records import TYPE_CHECKING
 
@@ -62,6 +62,8 @@ class Process:
     """Readable when the leader has ended; None where the kernel has no such thing."""
     _reap: Callable[[int], None]
     _is_handed_on = False
+    rested_at: float | None = None
+    """When its work was over (see `lease.now`); None while it has some. A shell's is its command's."""
 
     def __init__(self, exec_id: str, tag: str, mark: bytes = b"") -> None:
         self.exec_id = exec_id
@@ -108,9 +110,18 @@ class Process:
     def on_end(self, end: Ended) -> None:
         """The reaper's call, in its thread."""
         self.ended_at = time.monotonic()
+        self.rest()
         self._gone = tree.now()
         self.end = end
         self.nudge()
+
+    def work(self) -> None:
+        """A command runs in this session's shell."""
+        self.rested_at = None
+
+    def rest(self) -> None:
+        """The command is over."""
+        self.rested_at = lease.now()
 
     def wait_by(self, reap: Callable[[int], None]) -> bool:
         """From now on the owner reaps the leader itself; False: it cannot."""

@@ -6,7 +6,7 @@ import os
 import stat
 import threading
 
-from daemon import kernel, tree
+from daemon import kernel, lease, tree
 from daemon.forgotten import Forgotten
 from daemon.launch import StartFailedError, explain, plan
 from daemon.process import ROOM_BYTES, Process
@@ -78,6 +78,7 @@ class Processes:
         self._lock = threading.Lock()
         self._count = 0
         self._null_fd: int | None = None
+        self._rested_at = 0.0
         self._kept_bytes = 0
         """Of all ended commands; added up anew at each end it was a third of what a command costs."""
         self._oom_score = kernel.likelier_oom_score()
@@ -92,6 +93,15 @@ class Processes:
     def running(self) -> int:
         """Commands that run."""
         return len(self._running) + sum(shell.end is None for shell in self._shells)
+
+    @property
+    def rested_at(self) -> float | None:
+        """When the last command was over, those of sessions too (see `lease.now`); None while one runs."""
+        with self._lock:
+            moments = [shell.rested_at for shell in self._shells]
+            if self._running or None in moments:
+                return None
+            return max([self._rested_at, *(at for at in moments if at is not None)])
 
     def reserve(self, exec_id: str | None, mark: bytes = b"") -> tuple[Process, bool]:
         """A place in the table, and whether it is a new one.
@@ -234,6 +244,7 @@ class Processes:
         """The command is over; `result`: how it ended, unless that can never be told."""
         process.result = result
         with self._lock:
+            self._rested_at = lease.now()
             self._running.pop(process.exec_id, None)
             self._ended[process.exec_id] = process
             self._kept_bytes += _kept_bytes(process)
@@ -285,6 +296,7 @@ class Processes:
         with self._lock:
             self._count += 1
             shell = Process(name, tree.make_tag(self.boot_id, self._count))
+            shell.rest()
             ended = [one for one in self._shells if one.end is not None]
             for one in ended[: max(0, len(ended) - MAX_ENDED_SHELLS)]:
                 self._shells.remove(one)

@@ -74,14 +74,15 @@ class Routes:
     def _dispatch(self, exchange: Exchange) -> None:
         head = exchange.head
         self._check(head.headers)
-        self._lease.enter()
+        is_use = not _is_look(head)
+        self._lease.enter(is_use=is_use)
         try:
             route = self._find(head)
             if route.parameters is not None:
                 exchange.query = _query(head.query, route.parameters)
             route.handler(exchange)
         finally:
-            self._lease.leave()
+            self._lease.leave(is_use=is_use)
 
     def _find(self, head: Head) -> Route:
         methods = self._table.get(head.path) or self._table.get(_pattern(head.path))
@@ -108,6 +109,19 @@ class Routes:
                 f"the sandbox's daemon was started anew: the call is for boot {boot_id[:64]}",
                 facts={"boot_id": self.boot_id},
             )
+
+
+def _is_look(head: Head) -> bool:
+    """Whether a call only looks at the sandbox's state, or is the gateway's own. Who waits for a command's end
+    (`wait_s`) does more."""
+    if head.path in _OF_THE_GATEWAY:
+        return True
+    path = head.path if head.path in _LOOKS else _pattern(head.path)
+    return path in _LOOKS and head.method == "GET" and not head.query
+
+
+_OF_THE_GATEWAY = ("/v1/claim", "/v1/renew", "/v1/info")
+_LOOKS = ("/v1/processes", "/v1/processes/{}", "/v1/sessions", "/v1/sessions/{}")
 
 
 class Later:

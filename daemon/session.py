@@ -229,6 +229,7 @@ class Session:
         self._dialogue.begin(turn.spec)
         self._turn = turn
         command = self._command = Command(turn.id)
+        self.process.work()
         spec, path = turn.spec, self._terminal.path
         line = script.command(command.token, spec.data, self._status, path, typed=spec.interactive)
         self._dialogue.say(line)
@@ -318,6 +319,7 @@ class Session:
     def _finish(self) -> None:
         """All of the command is here."""
         command, self._command = self._command, None
+        self.process.rest()
         interrupt, self._interrupt = self._interrupt, None
         if command is None:
             return

@@ -13,6 +13,7 @@ from starlette.routing import Match
 from gateway.proxy import has_body
 from gateway.routes.context import Json
 from gateway.routes.forward import ForwardRoutes
+from gateway.routes.leases import LeaseRoutes
 from gateway.routes.ports import PortRoutes
 from gateway.routes.requests import RequestRoutes
 from gateway.routes.reservations import ReservationRoutes
@@ -59,6 +60,7 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
             *ForwardRoutes(context, metrics).routes(),
             *PortRoutes(context).routes(),
             *ReservationRoutes(context).routes(),
+            *LeaseRoutes(context).routes(),
             *StatusRoutes(metrics.render, not_ready).routes(),
         ],
         exception_handlers={

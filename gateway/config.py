@@ -129,6 +129,11 @@ class Settings:
     log_level: str = "info"
     """debug, info, warning or error."""
 
+    @property
+    def start_s(self) -> float:
+        """Seconds that a claimed pod's start may take at the longest."""
+        return self.image_s + self.handshake_s
+
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Settings:
         """Read the settings.

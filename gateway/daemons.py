@@ -81,3 +81,16 @@ class Daemons(Protocol):
         Raises:
             NotListeningError: nobody answers there.
         """
+
+    async def renew(self, instance: Instance, ttl_s: float, *, asked: bool) -> None:
+        """Have a daemon wait for so many seconds again.
+
+        Args:
+            instance: whose.
+            ttl_s: seconds.
+            asked: the sandbox's caller renews it; else it is only told that a gateway is there.
+
+        Raises:
+            NotListeningError: nobody answers there.
+            SandmanError: the daemon refuses, or is older and does not know what `asked` is.
+        """

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
+from gateway import audit
 from gateway.backoff import Backoff
 from gateway.daemons import claim_of
-from gateway.model import Assignment, Ending, Ready, Timings
+from gateway.model import Assignment, Ending, Ready, Tier, Timings
 from gateway.preparation import REPLACEABLE, Preparation, check_boot
 from gateway.provider import BusyError, ClaimLostError, RefusedError
 from gateway.resizing import Resizing
@@ -145,7 +146,8 @@ class Fulfilment:
         timings = Timings(
             (begun - want.arrived) * 1e3, (claimed - begun) * 1e3, (ready - claimed) * 1e3
         )
-        return Ready(self._roster.registry.get(instance.uid) or instance, info.boot_id, timings)
+        now = self._roster.registry.get(instance.uid) or instance
+        return audit.allocated(Ready(now, info.boot_id, timings))
 
     async def _make_ready(
         self, order: Order, instance: Instance, claim: wire.Claim, want: Want
@@ -169,7 +171,10 @@ class Fulfilment:
     def handshake(self, taken: Assignment | Instance, request: SandboxRequest) -> wire.Claim:
         """What the daemon is told; its lease is as long as the sandbox's has yet to run, counted from
         when it hears of it, so never shorter."""
+        # Of one that is just taken its life is counted from when the daemon hears of it.
+        is_new = isinstance(taken, Assignment)
         left_s = None if taken.expires_at is None else taken.expires_at - self._wall()
+        left_s = request.terms.ttl_s or (request.max_s if is_new else left_s)
         grace_s = self._settings.outage_grace_s
         return claim_of(taken, request, left_s=left_s, grace_s=grace_s)
 
@@ -194,6 +199,10 @@ class Fulfilment:
         self, taken: _Taken, order: Order, placeholder: Instance | None, assignment: Assignment
     ) -> Instance:
         """The one write; what it answers."""
+        owner = assignment.owner
+        if owner is not None and owner.namespace != taken.namespace:
+            text = f"what was free is in {taken.namespace}, its owner is not"
+            raise RefusedError(BadRequestError(text, field="owner.namespace"))
         window = self.backoff.claims if placeholder is not None else self.backoff.cold
         try:
             if placeholder is None:
@@ -227,6 +236,9 @@ class Fulfilment:
             key=want.key,
             reservation=want.reservation,
             resources=want.request.resources,
+            terms=want.request.terms,
+            owner=want.request.owner,
+            start_s=0.0 if order.tier is Tier.WARM else self._settings.start_s,
         )
 
     def _placeholder(self, order: Order) -> Instance | None:

@@ -84,6 +84,22 @@ class Outcomes:
         )
 
 
+class Ends:
+    """Sandboxes that have ended."""
+
+    def __init__(self, counts: Mapping[tuple[str, str], int]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        """Prometheus asks."""
+        yield _counter(
+            "sandman_ended",
+            "Sandboxes that have ended, by reason and cause; told by the allocator alone.",
+            ["reason", "cause"],
+            self._counts,
+        )
+
+
 class Writes:
     """Writes to the API server."""
 

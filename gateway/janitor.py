@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from gateway.model import Ending
 from gateway.release import DELETES_AT_ONCE
 from sandman import names
 from sandman.errors import SandmanError
@@ -17,7 +16,7 @@ from sandman.errors import SandmanError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from gateway.model import Instance
+    from gateway.model import Ending, Instance
     from gateway.provider import Provider
     from gateway.proxy import Proxy
     from gateway.registry import Registry
@@ -30,10 +29,6 @@ EVERY_S = 30.0
 PLACEHOLDERS_PER_ROUND = 20
 """Failed placeholders that are deleted in one round. Each makes room in the quota for one more, and with
 an image that does not start that would go on as fast as the cluster can."""
-
-EXPIRY_SLACK_S = 60.0
-"""Seconds after the end of its lease until a sandbox is deleted, so that calls in flight may end. The
-kubelet, which counts from the pod's start, gives as many (`provider.patches.CLOCK_SLACK_S`)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,10 +58,10 @@ def due(
             placeholders += one.ending is not None
             if one.ending is not None and placeholders <= PLACEHOLDERS_PER_ROUND:
                 found.append(Due(one, one.ending))
-        elif one.ending is None:
-            if one.expires_at is not None and now >= one.expires_at + EXPIRY_SLACK_S:
-                found.append(Due(one, Ending("expired", "its lease ran out", at=one.expires_at)))
-        elif now - _ended_at(one.ending, first_seen.get(one.uid, now)) >= retain_s:
+        elif (
+            one.ending is not None
+            and now - _ended_at(one.ending, first_seen.get(one.uid, now)) >= retain_s
+        ):
             found.append(Due(one, one.ending))
     return found
 

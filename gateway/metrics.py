@@ -14,7 +14,7 @@ from gateway.firsts import FirstCommands
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from gateway.model import Ready
     from gateway.pool import Pool
@@ -77,6 +77,10 @@ class Metrics:
     ) -> None:
         """Show these counts of writes to the API server: by verb, resource and status; by tier."""
         self._registry.register(gauges.Writes(writes, claim_writes))
+
+    def watch_ends(self, counts: Mapping[tuple[str, str], int]) -> None:
+        """Read from this how many sandboxes ended, by reason and cause."""
+        self._registry.register(gauges.Ends(counts))
 
     def allocated(self, made: Ready) -> None:
         """A sandbox was handed over."""

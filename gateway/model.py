@@ -105,6 +105,32 @@ class Principal:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """A sandbox's lease, in seconds from ready. `gateway.leases` says what follows from it."""
+
+    ttl_s: float | None = None
+    """It lives so long without word of its caller; None: it needs none."""
+    idle_s: float | None = None
+    """It lives so long without anything to do; None for any time."""
+    max_s: float | None = None
+    """Its longest life; None where only the moment of its end is known."""
+    of_run: bool = False
+    """Word of its caller are the heartbeats of its run, too."""
+
+
+NO_TERMS = Terms()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Owner:
+    """What a sandbox goes with: a Job in its own namespace, as the API server has it."""
+
+    namespace: str
+    name: str
+    uid: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxRequest:
     """What a caller asks for, parsed and checked. Times in seconds."""
 
@@ -124,6 +150,8 @@ class SandboxRequest:
     node_class: str | None = None
     names_pool: bool = True
     """Whether the caller named the pool; else the gateway chooses one."""
+    terms: Terms = NO_TERMS
+    owner: Owner | None = None
     count: int | None = None
     """How many of them are wanted by one call, told of in a stream; None: one, told of by itself."""
     gang: bool = False
@@ -185,6 +213,10 @@ class Instance:
     created_at: float = 0.0
     started_at: float | None = None
     expires_at: float | None = None
+    """The end of its longest life."""
+    terms: Terms = NO_TERMS
+    renewed: str = ""
+    """What the last renewal left on the pod: compared for equality alone."""
     request: Mapping[str, object] = dataclasses.field(default_factory=dict)
     bounds: Bounds = NO_BOUNDS
     """What its container shall have."""
@@ -236,6 +268,10 @@ class Assignment:
 
     resources: Amounts = NO_AMOUNTS
     """Of a new pod: what was asked for."""
+    terms: Terms = NO_TERMS
+    owner: Owner | None = None
+    start_s: float = 0.0
+    """Seconds that its start may take; its lease begins after it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

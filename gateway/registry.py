@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, OrderedDict, defaultdict
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sandman import names
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Callable, Container, Iterator
 
     from gateway.model import Ending, Instance
 
@@ -27,6 +27,15 @@ class Cancellable(Protocol):
 
     def cancel(self) -> None:
         """End the call that owns this scope."""
+
+
+class Ended(NamedTuple):
+    """What is kept of a sandbox that has ended."""
+
+    id: str
+    tenant: str | None
+    run: str | None
+    ending: Ending
 
 
 class Registry:
@@ -44,10 +53,12 @@ class Registry:
         self._by_prepared: dict[str, set[str]] = defaultdict(set)
         self.pods: Counter[tuple[str, str]] = Counter()
         """How many there are by namespace and pool."""
-        self._ended: OrderedDict[str, tuple[str | None, Ending]] = OrderedDict()
+        self._ended: OrderedDict[str, Ended] = OrderedDict()
         self._keep_ended = keep_ended
         self._calls: dict[str, set[Cancellable]] = defaultdict(set)
         self._claimed: dict[str, Instance] = {}
+        self.on_end: Callable[[Instance, Ending], None] = lambda _one, _ending: None
+        """Told once of each sandbox that ends while this process looks on."""
 
     def __repr__(self) -> str:
         return f"<Registry pods={len(self._by_uid)} ended={len(self._ended)}>"
@@ -65,7 +76,26 @@ class Registry:
 
     def ending(self, sandbox: str) -> tuple[str | None, Ending] | None:
         """Tenant and ending of a sandbox whose pod is gone, as long as it is remembered."""
-        return self._ended.get(sandbox)
+        known = self._ended.get(sandbox)
+        return None if known is None else (known.tenant, known.ending)
+
+    def ended(self, tenant: str, run: str | None = None) -> list[Ended]:
+        """The tenant's sandboxes that have ended and are not forgotten, the pods that are still there among
+        them; in the order of their ids."""
+        found = {
+            id_: one
+            for id_, one in self._ended.items()
+            if one.tenant == tenant and (run is None or one.run == run)
+        }
+        for uid in self._by_tenant.get(tenant, ()):
+            one = self._by_uid[uid]
+            if one.ending is not None and (run is None or one.run == run):
+                found.setdefault(one.id, Ended(one.id, tenant, one.run, one.ending))
+        return [found[id_] for id_ in sorted(found)]
+
+    def is_called(self, uid: str) -> bool:
+        """Whether a call to it is in flight."""
+        return uid in self._calls
 
     def with_key(
         self, key: str, *, now: float, given_up: Container[str | None] = ()
@@ -143,10 +173,13 @@ class Registry:
             if _rank(instance) < _rank(self._claimed[instance.uid]):
                 return self._by_uid[instance.uid]
             del self._claimed[instance.uid]
+        old = self._by_uid.get(instance.uid)
         self._unindex(instance.uid)
         self._index(instance)
         if instance.ending is not None:
             self._end_calls(instance.uid)
+            if old is not None and old.ending is None:
+                self._tell_end(instance, instance.ending)
         return instance
 
     def remove(self, uid: str, ending: Ending) -> None:
@@ -167,9 +200,17 @@ class Registry:
 
     def remember(self, instance: Instance, ending: Ending) -> None:
         """Keep why a sandbox ended; the first reason stays."""
-        self._ended.setdefault(instance.id, (instance.tenant, ending))
+        known = self._by_uid.get(instance.uid, instance)
+        if known.ending is None:
+            self._tell_end(instance, ending)
+        kept = Ended(instance.id, instance.tenant, instance.run, ending)
+        self._ended.setdefault(instance.id, kept)
         while len(self._ended) > self._keep_ended:
             self._ended.popitem(last=False)
+
+    def _tell_end(self, instance: Instance, ending: Ending) -> None:
+        if instance.id not in self._ended and instance.state != names.STATE_FREE:
+            self.on_end(instance, ending)
 
     @contextlib.contextmanager
     def during(self, uid: str, call: Cancellable) -> Iterator[None]:

@@ -13,9 +13,12 @@ from gateway import provider as providers
 from gateway import spread
 from gateway.allocation import Slot
 from gateway.breaker import Breaker, PoolKey, is_open
+from gateway.leases import Ledger
 from sandman import names
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.allocation import Allocation
     from gateway.model import Ending, Instance, PoolSpec
     from gateway.registry import Registry
@@ -29,11 +32,22 @@ class Roster:
     Args:
         registry: gets every pod.
         allocation: gets every vetted free placeholder.
+        wall: seconds since the epoch; trio's clock if None.
     """
 
-    def __init__(self, registry: Registry, allocation: Allocation) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        allocation: Allocation,
+        wall: Callable[[], float] = trio.current_time,
+    ) -> None:
         self.registry = registry
         self.allocation = allocation
+        self.ledger = Ledger()
+        """Gets every sandbox; on trio's clock."""
+        self.lost_nodes: dict[str, float] = {}
+        """Nodes whose kubelets are not heard of: name → since when (trio's clock)."""
+        self._wall = wall
         self.pools: dict[str, PoolSpec] = {}
         """By name. Where several namespaces have a pool of one name, all of them as one."""
         self._specs: dict[str, dict[str, PoolSpec]] = {}
@@ -64,7 +78,7 @@ class Roster:
                 self._pool_seen(spec)
             case providers.PoolGone(namespace, name):
                 self._pool_gone(namespace, name)
-            case providers.NodeSeen(name, closed, images, gone):
+            case providers.NodeSeen(name, closed, images, gone, lost):
                 self.allocation.cordon(name, closed=closed)
                 known = self.allocation.images
                 known.gone(name) if gone else known.report(name, images)
@@ -72,6 +86,7 @@ class Roster:
                 if gone:
                     del self._nodes[name]
                 self.open_nodes = sum(self._nodes.values()) if self._nodes else None
+                self._note_node(name, lost=lost)
             case providers.Synced():
                 self.synced.set()
         return None
@@ -121,6 +136,7 @@ class Roster:
         if is_gone or (known is not None and known.claim_id == instance.claim_id):
             return
         self.registry.put(instance, claimed=True)
+        self._enter(instance)
 
     def specs(self) -> list[PoolSpec]:
         """Every pool of every namespace."""
@@ -202,6 +218,7 @@ class Roster:
     def _seen(self, instance: Instance) -> Instance | None:
         instance = self.registry.put(instance)
         self._wake(instance.uid)
+        self._enter(instance)
         self._note_hold(instance)
         self._note_image(instance)
         if instance.state == names.STATE_FREE and instance.uid not in self._boots:
@@ -220,6 +237,16 @@ class Roster:
         if instance.running and instance.node and instance.image_digest:
             self.allocation.images.ran(instance.node, instance.image, instance.image_digest)
 
+    def _enter(self, instance: Instance) -> None:
+        if instance.state == names.STATE_LEASED:
+            self.ledger.saw(instance, trio.current_time(), self._wall())
+
+    def _note_node(self, name: str, *, lost: bool) -> None:
+        if lost:
+            self.lost_nodes.setdefault(name, trio.current_time())
+        else:
+            self.lost_nodes.pop(name, None)
+
     def _note_hold(self, instance: Instance) -> None:
         if instance.hold is None or instance.deleting:
             self.held.pop(instance.uid, None)
@@ -231,6 +258,7 @@ class Roster:
         if (instance := self.registry.get(uid)) is not None:
             self.breaker.gone(instance)
         self.registry.remove(uid, ending)
+        self.ledger.forget(uid)
         self.allocation.forget(uid)
         self._boots.pop(uid, None)
         self._wake(uid)

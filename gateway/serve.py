@@ -10,6 +10,7 @@ import trio
 
 from gateway import app
 from gateway.allocation import Allocation
+from gateway.audit import Audit
 from gateway.breaking import Breaking
 from gateway.certificates import Certificates
 from gateway.credentials import WatchedCredentials
@@ -18,7 +19,9 @@ from gateway.election import Election
 from gateway.fulfilment import Fulfilment
 from gateway.handoff import Handoff
 from gateway.janitor import Janitor
+from gateway.keeper import Keeper
 from gateway.metrics import Metrics
+from gateway.owners import Owners
 from gateway.pool import Pool
 from gateway.provider import News, watching
 from gateway.provider.kubernetes import KubernetesProvider
@@ -31,7 +34,9 @@ from gateway.reservations import Reservations
 from gateway.roster import Roster
 from gateway.routes.context import Context
 from gateway.routes.lookup import Lookup
+from gateway.runs import Runs
 from gateway.scaler import Scaler
+from gateway.sweeper import Sweeper
 from gateway.upstream import Upstream
 from gateway.websocket import MESSAGE_MAX_BYTES
 from sandman import names
@@ -80,7 +85,7 @@ class Gateway:
         )
         self.registry = Registry(keep_ended=settings.keep_ended)
         allocation = Allocation(cold_max=settings.cold_max, claims_max=settings.claims_max)
-        self.roster = Roster(self.registry, allocation)
+        self.roster = Roster(self.registry, allocation, wall)
         self.upstream = Upstream(self.credentials, settings)
         provider = KubernetesProvider(api, wall)
         fulfilment = Fulfilment(provider, self.upstream, self.roster, settings, wall)
@@ -98,6 +103,21 @@ class Gateway:
             retain_s=settings.retain_s,
             wall=wall,
         )
+        self.keeper = Keeper(self.roster, self.upstream, provider, wall)
+        self.runs = Runs(api, settings.namespace, self.roster.ledger, lambda: datetime.now(UTC))
+        self.sweeper = Sweeper(
+            self.roster,
+            self.upstream,
+            provider,
+            self.runs,
+            # One that is about to stop takes no heartbeats any more, and cannot know who is there.
+            is_leader=lambda: self.election.is_leader and not self._stop.is_set(),
+            in_hand=fulfilment.in_hand,
+            grace_s=settings.outage_grace_s,
+        )
+        # One replica tells of an end; both, while none knows of an allocator.
+        audit = Audit(lambda: self.election.is_leader or self.election.address is None)
+        self.registry.on_end = audit.ended
         self.handoff = Handoff(
             self.election, settings.server_name, lambda: self.certificates.authority
         )
@@ -128,11 +148,15 @@ class Gateway:
             reservations=self.reservations,
             proxy=self.proxy,
             handoff=self.handoff,
+            keeper=self.keeper,
+            owners=Owners(provider, self.roster),
+            beat=self.runs.beat,
             wall=wall,
             missing=self.missing,
         )
         metrics = Metrics(self.roster)
         metrics.watch_writes(api.counts.writes, provider.claim_writes)
+        metrics.watch_ends(audit.counts)
         self.app = app.build(self.context, metrics, self.not_ready)
 
     def _share(self, key_id: str) -> Share | None:
@@ -165,6 +189,9 @@ class Gateway:
             support.start_soon(self.pool.run, receive)
             support.start_soon(self.desk.run)
             support.start_soon(self.janitor.run)
+            support.start_soon(self.keeper.run)
+            support.start_soon(self.runs.run)
+            support.start_soon(self.sweeper.run)
             support.start_soon(self.refill.run)
             support.start_soon(self.reservations.run)
             support.start_soon(self.scaler.run)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import itertools
 import json
-import re
 import socket
 import ssl
 from collections import OrderedDict
@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Protocol
 import httpx
 import trio
 
+from gateway import handshakes
 from gateway.daemons import LostError, NotListeningError
 from gateway.websocket import DaemonSocket, Opening, RefusedError
 from sandman import grants, names, wire
-from sandman.errors import BadRequestError, DiedError, UnreachableError
-from sandman.problems import from_problem
+from sandman.errors import DiedError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -44,17 +44,18 @@ SHAKE_S = 1.0
 """Seconds for one try of a handshake: a pod whose network is just being made drops packets."""
 DIAL_PAUSES_S = (0.05, 0.2, 0.8)
 """Pauses between tries to connect to a sandbox that should be there: as long as a network blip."""
+DIAL_S = 12.0
+"""Seconds after which no further try begins: with the last one (`connect_s`) and the search for the reason
+(`loss_s`) a caller hears within half a minute that a sandbox is out of reach."""
 KEEP_ALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 8),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 4),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 16_000),
 )
 """A command may be silent for hours, so reading has no time limit. A node that is lost sends no end
-either: half a minute without its acknowledgement ends the connection."""
-_BOOT_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-"""A boot id becomes a header's value and part of a token."""
+either: 16 s without its acknowledgement end the connection. An interruption of ten is outlived."""
 PORT_HEADER = names.HEADER_PORT.lower().encode()
 Header = tuple[bytes, bytes]
 
@@ -106,6 +107,14 @@ class Upstream:
             raise NotListeningError("the daemon from before the swap")
         return info
 
+    async def renew(self, instance: Instance, ttl_s: float, *, asked: bool) -> None:
+        """See `Daemons.renew`."""
+        # Without what is not said, a daemon from before there was `asked` can be told all the same.
+        body: dict[str, object] = {"ttl_s": ttl_s, "asked": True} if asked else {"ttl_s": ttl_s}
+        status, data = await self._tell(instance, "POST", "/v1/renew", body, SHAKE_S)
+        if status != httpx.codes.OK:
+            handshakes.refuse(status, data)
+
     async def _shake(
         self,
         instance: Instance,
@@ -114,6 +123,17 @@ class Upstream:
         body: dict[str, object] | None,
         patience_s: float,
     ) -> wire.Info:
+        return handshakes.info(*await self._tell(instance, method, path, body, patience_s))
+
+    async def _tell(
+        self,
+        instance: Instance,
+        method: str,
+        path: str,
+        body: dict[str, object] | None,
+        patience_s: float,
+    ) -> tuple[int, bytes]:
+        """Status and body of the answer to a small call of the gateway's own."""
         content = None if body is None else json.dumps(body).encode()
         headers = [(b"content-type", names.MEDIA_JSON.encode())] if content else []
         token = self._token(instance)
@@ -132,7 +152,7 @@ class Upstream:
             raise NotListeningError(str(error) or "nobody listens") from error
         except (httpx.TransportError, trio.TooSlowError) as error:
             raise NotListeningError(str(error) or "no answer in time") from error
-        return _info(response.status_code, data)
+        return response.status_code, data
 
     async def _knock(self, instance: Instance) -> None:
         """After a refusal: see whether somebody listens by now, at a tenth of what a request costs.
@@ -217,7 +237,7 @@ class Upstream:
             await trio.aclose_forcefully(stream)
 
     async def _connect(self, instance: Instance) -> trio.SocketStream:
-        pauses = iter(DIAL_PAUSES_S)
+        pauses = _pauses()
         while True:
             try:
                 address = _host(instance.address).strip("[]")
@@ -242,7 +262,7 @@ class Upstream:
         content: bytes | AsyncIterator[bytes] | None,
     ) -> httpx.Response:
         token = self._token_or_raise(instance)
-        pauses = iter(DIAL_PAUSES_S)
+        pauses = _pauses()
         while True:
             try:
                 request = self._request(instance, token, method, path, headers, content)
@@ -319,6 +339,12 @@ class Upstream:
                 await entry.transport.aclose()
 
 
+def _pauses() -> Iterator[float]:
+    """Pauses between tries to connect, as long as there may be another one."""
+    until = trio.current_time() + DIAL_S
+    return itertools.takewhile(lambda _: trio.current_time() < until, DIAL_PAUSES_S)
+
+
 def _is_strangers(status: int, headers: Sequence[Header]) -> bool:
     """Whether another pod's daemon refuses our token: an address is given anew soon after its pod is gone.
     The caller's token is well. A server in the sandbox may ask for credentials of its own."""
@@ -355,36 +381,6 @@ def _host(address: str | None) -> str:
     except ValueError as error:
         raise httpx.ConnectError(f"the pod has no address: {address!r}") from error
     return f"[{host}]" if host.version == 6 else str(host)
-
-
-def _info(status: int, data: bytes) -> wire.Info:
-    """What a daemon answered to a handshake. It may be anything: the sandbox is hostile.
-
-    Raises:
-        NotListeningError: another pod's daemon, or still the one from before the swap.
-        DiedError: not a daemon.
-        SandmanError: the daemon refuses.
-    """
-    if status == httpx.codes.UNAUTHORIZED:
-        raise NotListeningError("what answers there does not accept this pod's token")
-    try:
-        answer = wire.load_object(data)
-        if status == httpx.codes.OK:
-            return _with_sound_boot_id(wire.Info.from_json(answer))
-        refusal = from_problem(answer, status)
-        # NaN and the like can be read and not be told.
-        json.dumps(refusal.problem(), allow_nan=False)
-    except (BadRequestError, ValueError, OverflowError, RecursionError) as error:
-        raise DiedError("what answers there is not the daemon: it makes no sense") from error
-    if refusal.reason == "conflict" and "boot_id" in refusal.facts:
-        raise NotListeningError("the daemon from before the swap")
-    raise refusal
-
-
-def _with_sound_boot_id(info: wire.Info) -> wire.Info:
-    if not _BOOT_ID.fullmatch(info.boot_id):
-        raise ValueError(info.boot_id)
-    return info
 
 
 class _Entry:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from gateway import reserving, sizing
-from gateway.model import Ending
 from sandman import names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gateway.model import Instance, PoolSpec, Queued, Ready
+    from gateway.model import Ending, Instance, PoolSpec, Queued, Ready, Terms
+    from gateway.registry import Ended
     from gateway.reserving import Progress, Reservation
 
 
@@ -33,23 +32,30 @@ def sandbox(instance: Instance, *, is_met: bool = False) -> dict[str, object]:
         "labels": labels(instance),
         "created_at": moment(instance.created_at),
         "expires_at": moment(instance.expires_at),
+        "lease": lease(instance.terms),
     }
     if instance.ending is not None:
-        shown["ended"] = {
-            "reason": instance.ending.reason,
-            "detail": instance.ending.detail,
-            "at": moment(instance.ending.at),
-        }
+        shown["ended"] = _ended(instance.ending)
     return shown
 
 
-def as_of(instance: Instance, now: float) -> Instance:
-    """The sandbox as it is at this moment (seconds since the epoch): a lease that has run out ends it,
-    though its pod may live on for a minute."""
-    if instance.ending is not None or instance.expires_at is None or now < instance.expires_at:
-        return instance
-    ending = Ending("expired", "its lease ran out", at=instance.expires_at)
-    return dataclasses.replace(instance, ending=ending)
+def ended(one: Ended) -> dict[str, object]:
+    """One that has ended, whose pod may be gone."""
+    return {"id": one.id, "state": "ended", "run": one.run, "ended": _ended(one.ending)}
+
+
+def _ended(ending: Ending) -> dict[str, object]:
+    return {"reason": ending.reason, "detail": ending.detail, "at": moment(ending.at)}
+
+
+def lease(terms: Terms) -> dict[str, object]:
+    """What was agreed on; seconds, None where there is no such limit."""
+    return {
+        "ttl_s": terms.ttl_s,
+        "idle_s": terms.idle_s,
+        "max_s": terms.max_s,
+        "run": terms.of_run,
+    }
 
 
 def asked_image(instance: Instance) -> str:

@@ -60,6 +60,7 @@ def record(request: SandboxRequest) -> dict[str, object]:
         "labels": dict(request.labels),
         "max_s": request.max_s,
         "purpose": request.purpose.value,
+        **_agreed(request),
     }
     if request.prepare:
         kept["prepare_sha256"] = request.prepare.digest
@@ -72,3 +73,16 @@ def record(request: SandboxRequest) -> dict[str, object]:
     whole = json.dumps([kept, request.run, sorted(request.env)], sort_keys=True)
     kept["fingerprint"] = hashlib.sha256(whole.encode()).hexdigest()
     return kept
+
+
+def _agreed(request: SandboxRequest) -> dict[str, object]:
+    """What else a caller may not change under the same key. What is not asked for is left out: requests from
+    before there was such a thing have the same fingerprint."""
+    terms, owner = request.terms, request.owner
+    asked: dict[str, object] = {
+        "ttl_s": terms.ttl_s,
+        "idle_s": terms.idle_s,
+        "of_run": terms.of_run or None,
+    }
+    asked["owner"] = None if owner is None else owner.name
+    return {name: value for name, value in asked.items() if value is not None}

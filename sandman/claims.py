@@ -92,7 +92,12 @@ class Claim(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What a daemon says of itself: answer of `GET /v1/info` and of the claim."""
+    """What a daemon says of itself: answer of `GET /v1/info` and of the claim.
+
+    Seconds since there was use for the sandbox: `used_s` since the last call, 0 while one is open (calls that
+    only look at its state, and a gateway's own, are none); `renewed_s` since its caller last renewed it;
+    `idle_s` since the last call or command was over. None: never, or the daemon is one that does not tell.
+    """
 
     boot_id: str
     version: str = ""
@@ -102,6 +107,9 @@ class Info(NamedTuple):
     uid: int = 0
     gid: int = 0
     running: int = 0
+    used_s: float | None = None
+    renewed_s: float | None = None
+    idle_s: float | None = None
 
     def to_json(self) -> dict[str, object]:
         """The members of the JSON body."""
@@ -127,4 +135,7 @@ class Info(NamedTuple):
             uid=reader.count("uid", 0, 2**32),
             gid=reader.count("gid", 0, 2**32),
             running=reader.count("running", 0, 2**32),
+            used_s=reader.seconds("used_s", zero=True),
+            renewed_s=reader.seconds("renewed_s", zero=True),
+            idle_s=reader.seconds("idle_s", zero=True),
         )

@@ -67,6 +67,8 @@ class NodeSeen:
     images: tuple[str, ...] = ()
     gone: bool = False
     """It is no more."""
+    lost: bool = False
+    """Its kubelet is not heard of, or there is no such node any more."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,6 +124,23 @@ class Provider(Protocol):
 
     async def delete(self, instance: Instance) -> None:
         """Delete exactly this pod (by uid); one that is gone already is no error."""
+
+    async def renew(self, instance: Instance, age: float) -> None:
+        """Write on exactly this pod that there was word of its caller so many seconds ago; one that ends or is
+        gone is no error."""
+
+    async def reclaim(self, instance: Instance, ending: Ending) -> bool:
+        """Write on the pod why it ends, and delete it, if it is as it was seen.
+
+        Returns:
+            Whether it is gone, or going: False when somebody has renewed or ended it meanwhile.
+        """
+
+    async def bury(self, instance: Instance) -> None:
+        """Delete exactly this pod without its kubelet, whose node is lost."""
+
+    async def owner(self, namespace: str, name: str) -> str | None:
+        """The uid of the Job of this name; None when there is none, or it is about to go."""
 
     async def discard(self, namespace: str, name: str, claim_id: str) -> Instance | None:
         """Delete the pod if it carries this claim, even when the reply to the claim or creation was

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gateway.model import Ending
 from gateway.references import canonical
 from sandman import names
-from sandman.errors import INFRASTRUCTURE, by_reason
+from sandman.errors import INFRASTRUCTURE, SANDBOX, by_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -41,6 +41,13 @@ _DISRUPTIONS = {
 }
 
 
+_OWN_DISK = re.compile(
+    r"exceeded its local ephemeral storage limit|ephemeral local storage usage exceeds the total limit"
+    r"|EmptyDir volume .* exceeds the limit"
+)
+"""What a kubelet says of a pod that wrote more than its own limits allow."""
+
+
 def of_record(record: Mapping[str, object]) -> Ending | None:
     """What a gateway wrote on the pod before it deleted it; None when it wrote nothing."""
     reason, at = record.get("reason"), record.get("at")
@@ -62,7 +69,7 @@ def of_pod(pod: Pod, expires_at: float | None = None) -> Ending | None:
     if known is not None:
         reason, text = known
         detail = f"{text}: {pod.status.message}" if pod.status.message else text
-        return Ending(reason, detail, at=at)
+        return Ending(reason, detail, cause=_whose(reason, pod.status.message), at=at)
     if last is not None and last.reason == "OOMKilled":
         return Ending("oom", "the sandbox was killed for want of memory", at=at)
     if last is not None and last.exit_code == names.EXIT_EXPIRED:
@@ -80,6 +87,18 @@ def of_deletion(pod: Pod, expires_at: float | None = None) -> Ending:
     if expires_at is not None and deleted is not None and deleted.timestamp() >= expires_at:
         return Ending("expired", "its lease ran out", at=expires_at)
     return Ending("deleted", "somebody deleted its pod")
+
+
+def of_doomed(pod: Pod) -> Ending | None:
+    """Why a pod that still runs is about to go, where Kubernetes says so when it deletes it: a preemption, a
+    drained or a lost node. On the latter nobody is left to say that it is gone."""
+    known = _disruption(pod) if pod.metadata.deletion_timestamp is not None else None
+    return None if known is None else Ending(*known)
+
+
+def _whose(reason: str, message: str) -> str | None:
+    """A sandbox that filled its own disk has itself to blame, a node that is short of it does not."""
+    return SANDBOX if reason == "evicted" and _OWN_DISK.search(message) else None
 
 
 def _was_stopped(pod: Pod, last: StateTerminated | None) -> bool:

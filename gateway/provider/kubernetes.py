@@ -38,6 +38,8 @@ RETRY_MAX_S = 60.0
 """Longest wait that a caller is told, whatever the API server or a proxy before it says."""
 CONFLICT_TRIES = 3
 """For a claim; the API server has tried five times itself before it answers 409."""
+RECLAIM_TRIES = 3
+"""For the end of a sandbox whose kubelet reports just then. The next sweep tries again."""
 EXPLAIN_TRIES = 8
 EXPLAIN_PAUSE_S = 0.25
 """The event with the cause is written beside the status, up to two seconds later."""
@@ -181,6 +183,74 @@ class KubernetesProvider:
             instance.name,
             kube.Deletion(uid=instance.uid, grace_period_s=DELETE_GRACE_S),
         )
+
+    async def renew(self, instance: Instance, age: float) -> None:
+        """See `Provider.renew`."""
+        await self._write(instance, patches.renewal(instance, age, self._wall()))
+
+    async def reclaim(self, instance: Instance, ending: Ending) -> bool:
+        """See `Provider.reclaim`."""
+        for _ in range(RECLAIM_TRIES):
+            marked = await self._mark_unchanged(instance, ending)
+            if marked is not None:
+                return await self._delete_unchanged(marked)
+            now = await self.read(instance.namespace, instance.name)
+            if now is None or now.uid != instance.uid:
+                return True
+            if now.renewed != instance.renewed or now.ending is not None:
+                return False
+            instance = now
+        return False
+
+    async def _mark_unchanged(self, instance: Instance, ending: Ending) -> Instance | None:
+        operations = patches.reclaim(instance, ending)
+        try:
+            pod = await self._api.patch_json(
+                kube.PODS, instance.name, operations, namespace=instance.namespace
+            )
+        except (kube.InvalidError, kube.ConflictError, kube.NotFoundError):
+            return None
+        except kube.KubeError as error:
+            raise translate(error) from error
+        return pods.instance(pod)
+
+    async def _delete_unchanged(self, marked: Instance) -> bool:
+        """Of what is marked only a kubelet writes any more: its status does not save it."""
+        for _ in range(RECLAIM_TRIES):
+            deletion = kube.Deletion(
+                uid=marked.uid, resource_version=marked.version, grace_period_s=DELETE_GRACE_S
+            )
+            try:
+                await self._api.delete(
+                    kube.PODS, marked.name, deletion, namespace=marked.namespace, idempotent=True
+                )
+            except kube.NotFoundError:
+                return True
+            except kube.ConflictError:
+                now = await self.read(marked.namespace, marked.name)
+                if now is None or now.uid != marked.uid or now.deleting:
+                    return True
+                marked = now
+            except kube.KubeError as error:
+                raise translate(error) from error
+            else:
+                return True
+        return False
+
+    async def bury(self, instance: Instance) -> None:
+        """See `Provider.bury`."""
+        deletion = kube.Deletion(uid=instance.uid, grace_period_s=0)
+        await self._delete(instance.namespace, instance.name, deletion)
+
+    async def owner(self, namespace: str, name: str) -> str | None:
+        """See `Provider.owner`."""
+        try:
+            job = await self._api.get(kube.JOBS, name, namespace=namespace)
+        except kube.NotFoundError:
+            return None
+        except kube.KubeError as error:
+            raise translate(error) from error
+        return job.metadata.uid if job.metadata.deletion_timestamp is None else None
 
     async def discard(self, namespace: str, name: str, claim_id: str) -> Instance | None:
         """See `Provider.discard`."""

@@ -15,18 +15,19 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from gateway import sizing
+from gateway.leases import renewal as renewal_text
 from gateway.model import NO_AMOUNTS
 from sandman import names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.model import Assignment, Broken, Ending, Instance, PoolSpec
+    from gateway.model import Assignment, Broken, Ending, Instance, Owner, PoolSpec
 
 CLOCK_SLACK_S = 60.0
 """Added to the kubelet's deadline, so that a node whose clock is up to a minute ahead ends no sandbox
-early. New calls are refused at `expires_at` itself, by the gateway's clock (`routes.forward`); only calls
-in flight go on into the slack. A pod that is there after it is deleted by the `janitor`."""
+early. New calls are refused from its end on (`routes.forward`); only calls in flight go on into the slack.
+A pod that is there after it is deleted by the `sweeper`."""
 
 EVENT_MAX = 1024
 """Characters of an event's message; the API server takes no more."""
@@ -50,8 +51,10 @@ def claim(instance: Instance, assignment: Assignment, now: float) -> list[Operat
     ]
     is_free = instance.state == names.STATE_FREE
     if is_free:
-        # Without owner and out of the selector, the ReplicaSet lets go of it and makes another.
-        operations.append({"op": "remove", "path": "/metadata/ownerReferences"})
+        # Out of the selector and its own no more, the ReplicaSet lets go of it and makes another.
+        operations.append(_owned(assignment))
+    elif assignment.owner is not None:
+        operations.append({**_owned(assignment), "op": "add"})
     operations.append(_operation("replace", _label(names.LABEL_STATE), assignment.state))
     if is_free and instance.image != assignment.image:
         operations.append(_operation("replace", "/spec/containers/0/image", assignment.image))
@@ -66,6 +69,29 @@ def claim(instance: Instance, assignment: Assignment, now: float) -> list[Operat
         _operation("add", _annotation(k), v) for k, v in lease_annotations(assignment).items()
     ]
     return operations
+
+
+def renewal(instance: Instance, age: float, now: float) -> list[Operation]:
+    """The patch that writes that there was word of a sandbox's caller; not on one that ends.
+
+    Args:
+        instance: the sandbox.
+        age: seconds since then.
+        now: seconds since the epoch.
+    """
+    return [
+        _operation("test", "/metadata/uid", instance.uid),
+        _operation("test", "/metadata/deletionTimestamp", None),
+        _operation("test", _annotation(names.ANNOTATION_ENDED), None),
+        _operation("add", _annotation(names.ANNOTATION_RENEWED), renewal_text(now, age)),
+    ]
+
+
+def reclaim(instance: Instance, ending: Ending) -> list[Operation]:
+    """The patch that ends a sandbox for a reason, if it is as it was seen: a renewal in between is more than
+    anybody knew who decided."""
+    version = _operation("test", "/metadata/resourceVersion", instance.version)
+    return [version, *ended(instance, ending)]
 
 
 def start(instance: Instance) -> list[Operation]:
@@ -174,6 +200,7 @@ def cold_pod(spec: PoolSpec, name: str, assignment: Assignment) -> dict[str, Any
         body["containers"][0]["resources"] = resources
     if assignment.reservation is None:
         body["activeDeadlineSeconds"] = _deadline(assignment, 0.0)
+    owners = {} if assignment.owner is None else {"ownerReferences": [_reference(assignment.owner)]}
     gates = body.pop("schedulingGates", None) or ()
     # Somebody waits for this one.
     body["schedulingGates"] = [one for one in gates if one["name"] != names.GATE_REFILL]
@@ -189,6 +216,7 @@ def cold_pod(spec: PoolSpec, name: str, assignment: Assignment) -> dict[str, Any
                 **lease_labels(assignment),
             },
             "annotations": {**(metadata.get("annotations") or {}), **lease_annotations(assignment)},
+            **owners,
         },
         "spec": body,
     }
@@ -213,15 +241,45 @@ def lease_annotations(assignment: Assignment) -> dict[str, str]:
         claim_of["previous_boot_id"] = assignment.previous_boot_id
     return {
         names.ANNOTATION_CLAIM: _json(claim_of),
-        names.ANNOTATION_LEASE: _json({"expires_at": round(assignment.expires_at, 3)}),
+        names.ANNOTATION_LEASE: _json(_lease(assignment)),
         names.ANNOTATION_REQUEST: _json(assignment.request),
         names.ANNOTATION_SAFE_TO_EVICT: "false",
     }
 
 
+def _lease(assignment: Assignment) -> dict[str, object]:
+    """What `leases.ends_at` and `pods` read again."""
+    terms = assignment.terms
+    told: dict[str, object] = {
+        "expires_at": round(assignment.expires_at, 3),
+        "max_s": assignment.max_s,
+        "start_s": assignment.start_s,
+    }
+    told |= {
+        name: value
+        for name, value in (("ttl_s", terms.ttl_s), ("idle_s", terms.idle_s))
+        if value is not None
+    }
+    return {**told, "run": True} if terms.of_run else told
+
+
+def _owned(assignment: Assignment) -> Operation:
+    """The pod is its ReplicaSet's no more: nobody's, or with the caller's Job it lives and dies."""
+    path = "/metadata/ownerReferences"
+    if assignment.owner is None:
+        return {"op": "remove", "path": path}
+    return _operation("replace", path, [_reference(assignment.owner)])
+
+
+def _reference(owner: Owner) -> dict[str, object]:
+    """Neither its controller, which would adopt it, nor a reason to hold up the Job's deletion."""
+    return {"apiVersion": "batch/v1", "kind": "Job", "name": owner.name, "uid": owner.uid}
+
+
 def _deadline(assignment: Assignment, age: float) -> int:
-    """The kubelet counts from the pod's start, so a placeholder's age is added to the longest life."""
-    return math.ceil(assignment.max_s + age + CLOCK_SLACK_S)
+    """The kubelet counts from the pod's start, so a placeholder's age is added to the longest life. It can
+    only be lowered later, so that the time that a start may take is in it."""
+    return math.ceil(assignment.max_s + assignment.start_s + age + CLOCK_SLACK_S)
 
 
 def _operation(kind: str, path: str, value: object) -> Operation:

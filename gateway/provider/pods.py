@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from gateway import sizing, steps
-from gateway.model import NO_BOUNDS, WAITING_STATES, Bounds, Broken, Instance, PoolSpec
+from gateway import leases, sizing, steps
+from gateway.model import NO_BOUNDS, WAITING_STATES, Bounds, Broken, Instance, PoolSpec, Terms
 from gateway.provider import endings
 from sandman import names
 from sandman.errors import SandmanError
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-LAST_MOMENT = 253402300799.0
-"""The end of the year 9999: later ones cannot be told as a date."""
 RESIZE_CONDITIONS = {"PodResizePending", "PodResizeInProgress"}
 EVERYBODY = "*"
 """In the annotation with a pool's tenants."""
@@ -47,7 +44,9 @@ def instance(pod: Pod) -> Instance:
     main = main_status(pod)
     claim = load_object(meta.annotation(names.ANNOTATION_CLAIM))
     lease = load_object(meta.annotation(names.ANNOTATION_LEASE))
-    expires_at = _number(lease.get("expires_at"))
+    is_swapping = bool(claim.get("previous_boot_id")) and (main is None or not main.restart_count)
+    started_at = None if is_swapping else _started_at(main)
+    expires_at = leases.ends_at(lease, started_at)
     prepared = load_object(meta.annotation(names.ANNOTATION_PREPARED))
     told = endings.of_record(load_object(meta.annotation(names.ANNOTATION_ENDED)))
     return Instance(
@@ -75,6 +74,8 @@ def instance(pod: Pod) -> Instance:
         created_at=_seconds(meta.creation_timestamp) or 0.0,
         started_at=_seconds(pod.status.start_time),
         expires_at=expires_at,
+        terms=_terms(lease),
+        renewed=meta.annotation(names.ANNOTATION_RENEWED),
         request=load_object(meta.annotation(names.ANNOTATION_REQUEST)),
         bounds=_bounds(pod.spec.containers[0].resources if pod.spec.containers else None),
         actual=_actual(main),
@@ -83,7 +84,7 @@ def instance(pod: Pod) -> Instance:
         running=main is not None and main.state is not None and main.state.running is not None,
         deleting=meta.deletion_timestamp is not None,
         waiting=_waiting(pod, main),
-        ending=told or endings.of_pod(pod, expires_at),
+        ending=told or endings.of_pod(pod, expires_at) or endings.of_doomed(pod),
     )
 
 
@@ -160,7 +161,7 @@ def _broken(told: Mapping[str, object]) -> Broken | None:
     is_number = type(replicas) is int and 0 <= replicas < 10**MAX_DIGITS
     if not isinstance(reason, str) or not isinstance(template, str) or not is_number:
         return None
-    return Broken(reason, _number(told.get("at")) or 0.0, replicas, template)  # type: ignore[arg-type]
+    return Broken(reason, leases.number(told.get("at")) or 0.0, replicas, template)  # type: ignore[arg-type]
 
 
 def is_closed(node: Node) -> bool:
@@ -172,6 +173,13 @@ def images(node: Node) -> tuple[str, ...]:
     """Names of the images that a node says it holds: 50 of them with the kubelet's own settings, the largest
     first."""
     return tuple(name for image in node.status.images or () for name in image.names or ())
+
+
+def is_lost(node: Node) -> bool:
+    """Whether its kubelet is not heard of, as the node controller says after 40 to 50 s."""
+    return any(
+        one.type == "Ready" and one.status == "Unknown" for one in node.status.conditions or ()
+    )
 
 
 def main_status(pod: Pod) -> ContainerStatus | None:
@@ -254,12 +262,18 @@ def _seconds(moment: datetime | None) -> float | None:
     return None if moment is None else moment.timestamp()
 
 
-def _number(value: object) -> float | None:
-    """Seconds since the epoch that can be told as a date."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    # Compared before it is converted: an int may be too large for a float.
-    return float(value) if 0 <= value <= LAST_MOMENT and math.isfinite(value) else None
+def _started_at(main: ContainerStatus | None) -> float | None:
+    running = main.state.running if main is not None and main.state is not None else None
+    return None if running is None else _seconds(running.started_at)
+
+
+def _terms(lease: Mapping[str, object]) -> Terms:
+    return Terms(
+        ttl_s=leases.number(lease.get("ttl_s")),
+        idle_s=leases.number(lease.get("idle_s")),
+        max_s=leases.number(lease.get("max_s")),
+        of_run=lease.get("run") is True,
+    )
 
 
 def _text(value: object) -> str | None:

@@ -84,4 +84,5 @@ def _pool(deployment: kube.Deployment, gone: bool) -> Iterator[News]:
 
 def _node(node: kube.Node, gone: bool) -> Iterator[News]:
     closed = not gone and pods.is_closed(node)
-    yield NodeSeen(node.metadata.name, closed, pods.images(node), gone=gone)
+    lost = gone or pods.is_lost(node)
+    yield NodeSeen(node.metadata.name, closed, pods.images(node), gone=gone, lost=lost)

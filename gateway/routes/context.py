@@ -14,7 +14,7 @@ from sandman import names, wire
 from sandman.errors import NotFoundError, TooLargeError, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from starlette.requests import HTTPConnection, Request
 
@@ -22,13 +22,16 @@ if TYPE_CHECKING:
     from gateway.config import Settings
     from gateway.desk import Desk
     from gateway.handoff import Handoff
+    from gateway.keeper import Keeper
     from gateway.model import Instance, Principal
+    from gateway.owners import Owners
     from gateway.pool import Pool
     from gateway.proxy import Proxy
     from gateway.release import Releaser
     from gateway.reservations import Reservations
     from gateway.roster import Roster
     from gateway.routes.lookup import Lookup
+    from gateway.runs import RunKey
 
 
 NOBODYS = {names.STATE_FREE, names.STATE_RESERVED}
@@ -57,6 +60,10 @@ class Context:
     reservations: Reservations
     proxy: Proxy
     handoff: Handoff
+    keeper: Keeper
+    owners: Owners
+    beat: Callable[[RunKey, float], Awaitable[None]]
+    """Writes a heartbeat of a run; what it says of how long it holds, in seconds."""
     wall: Callable[[], float]
     """Seconds since the epoch."""
     missing: Callable[[], list[str]]

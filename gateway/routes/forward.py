@@ -41,6 +41,9 @@ FORWARDED = {
     "sessions/{name}/interrupt": ["POST"],
 }
 """Paths at the daemon that callers may reach, and by which methods. The claim is not among them."""
+LOOKS = {"info", "processes", "processes/{exec_id}", "sessions", "sessions/{name}"}
+"""Of these a GET without a query only looks at the sandbox's state: it renews no lease and is no activity, as
+the daemon has it (`daemon.routes`)."""
 
 COMMANDS = {"exec", "processes", "sessions/{name}/run"}
 """Those that run a command."""
@@ -69,7 +72,10 @@ class ForwardRoutes:
         """Any of `FORWARDED`."""
         principal = self._context.principal(request)
         tail = _tail(path, request)
-        instance, boot_id = await target(self._context, principal, request.path_params["id"])
+        is_use = not (path in LOOKS and request.method == "GET" and not request.url.query)
+        instance, boot_id = await target(
+            self._context, principal, request.path_params["id"], is_use=is_use
+        )
         call = self._context.proxy.forward(instance, boot_id, daemon_path(tail, request))
         is_command = request.method == "POST" and path in COMMANDS
         return _Noted(call, instance, self._metrics) if is_command else call
@@ -95,19 +101,35 @@ class _Noted:
         await self._call(scope, receive, send_on)
 
 
-async def target(context: Context, principal: Principal, sandbox: str) -> tuple[Instance, str]:
+async def target(
+    context: Context, principal: Principal, sandbox: str, *, is_use: bool = True
+) -> tuple[Instance, str]:
     """The living sandbox with this id, and the daemon start that the caller means.
+
+    Args:
+        context: the parts.
+        principal: who calls.
+        sandbox: the id that the caller gave.
+        is_use: the call is more than a look: it renews the sandbox's lease.
 
     Raises:
         SandmanError: none, somebody else's, or one that has ended.
     """
+    instance = await living(context, principal, sandbox)
+    if is_use:
+        context.keeper.use(instance)
+    return instance, principal.boot_id or await context.proxy.boot_id(instance)
+
+
+async def living(context: Context, principal: Principal, sandbox: str) -> Instance:
+    """The sandbox with this id; raises as `target`."""
     instance = await context.find(principal, sandbox)
     if instance.ending is not None:
         raise instance.ending.error(sandbox)
-    if instance.expires_at is not None and context.wall() >= instance.expires_at:
+    if context.keeper.is_over(instance):
         # Its pod has some slack for calls that are under way; new ones have none.
-        raise ExpiredError("its lease ran out", sandbox=sandbox)
-    return instance, principal.boot_id or await context.proxy.boot_id(instance)
+        raise ExpiredError("its longest life was over", sandbox=sandbox)
+    return instance
 
 
 def daemon_path(tail: str, connection: HTTPConnection) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from typing import TYPE_CHECKING
 
 from gateway import quantities, sizing, steps
 from gateway.choice import DEFAULT_POOL
-from gateway.model import COUNT_MAX, NO_AMOUNTS, Amounts, Purpose, SandboxRequest
+from gateway.model import COUNT_MAX, NO_AMOUNTS, Amounts, Owner, Purpose, SandboxRequest, Terms
 from sandman import names, wire
 from sandman.errors import BadRequestError
 
@@ -24,6 +25,11 @@ PATH_MAX = 4096
 """Characters of a working directory: Linux takes no longer path."""
 USER_MAX = 256
 """Characters of a user's name, the most that Linux takes."""
+SPAN_LEAST_S = 5.0
+"""Seconds of a `ttl_s` or `idle_s` at least: that is how often leases are looked at."""
+RUN_TTL_S = 300.0
+"""Seconds of a run's lease whose caller names none: a trainer may be held up for minutes, and the sandboxes of
+a dead one should not stay for many."""
 KEY_MAX = 200
 """Characters of an idempotency key: a UUID has 36, a path through a job's names fits."""
 
@@ -47,15 +53,17 @@ def sandbox_request(body: Mapping[str, object], settings: Settings) -> SandboxRe
         BadRequestError: names the field at fault.
     """
     reader = wire.Fields(body)
+    run = run_name(reader.text("run"))
+    terms = _terms(reader.raw("lease"), run, settings)
     request = SandboxRequest(
         image=image(reader.text("image")),
         pool=reader.text("pool") or DEFAULT_POOL,
         env=reader.environment("env"),
         workdir=_workdir(reader.text("workdir")),
         user=_user(reader.text_or_int("user")),
-        run=run_name(reader.text("run")),
+        run=run,
         labels=_labels(reader.raw("labels")),
-        max_s=_life(reader.raw("lease"), settings),
+        max_s=terms.max_s or settings.life_default_s,
         wait_s=_wait(reader.seconds("wait_s", zero=True), settings),
         count=reader.count("count", 1, COUNT_MAX, least=1) if reader.has("count") else None,
         gang=reader.flag("gang"),
@@ -64,6 +72,8 @@ def sandbox_request(body: Mapping[str, object], settings: Settings) -> SandboxRe
         names_pool=reader.has("pool"),
         purpose=Purpose(reader.choice("purpose", (Purpose.TRAIN, Purpose.EVAL))),
         prepare=steps.parse(reader.raw("prepare")),
+        terms=terms,
+        owner=_owner(reader.inner("owner")),
     )
     reader.finish()
     return request
@@ -104,20 +114,30 @@ def run_name(text: str | None) -> str | None:
     return text
 
 
-def list_query(pairs: Sequence[tuple[str, str]]) -> str | None:
-    """The query of `GET /v1/sandboxes`: the run, or None for all.
+STATES = ("living", "ended")
+
+
+def list_query(pairs: Sequence[tuple[str, str]]) -> tuple[str | None, bool]:
+    """The query of `GET /v1/sandboxes`: the run, or None for all; whether those that have ended are meant.
 
     Who misspells it must not be shown, and perhaps then release, everything.
 
     Raises:
         BadRequestError: another parameter, or the same one twice.
     """
-    for name, _ in pairs:
-        if name != "run":
-            raise BadRequestError(f"unknown parameter {name[:64]!r}; known: run", field=name[:64])
-    if len(pairs) > 1:
-        raise BadRequestError("run was given more than once", field="run")
-    return run_name(pairs[0][1]) if pairs else None
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in {"run", "state"}:
+            raise BadRequestError(
+                f"unknown parameter {name[:64]!r}; known: run, state", field=name[:64]
+            )
+        if name in found:
+            raise BadRequestError(f"{name} was given more than once", field=name)
+        found[name] = value
+    state = found.get("state", STATES[0])
+    if state not in STATES:
+        raise BadRequestError(f"state is one of {', '.join(STATES)}", field="state")
+    return run_name(found.get("run")), state == "ended"
 
 
 def idempotency_key(text: str | None) -> str | None:
@@ -195,20 +215,70 @@ def _label(text: str | None, field: str) -> str | None:
     return text
 
 
-def _life(value: object, settings: Settings) -> float:
+def _terms(value: object, run: str | None, settings: Settings) -> Terms:
     if value is None:
-        return settings.life_default_s
+        return Terms(max_s=settings.life_default_s)
     if not isinstance(value, dict):
         raise BadRequestError("lease must be an object", field="lease")
     reader = wire.Fields(value, "lease.")
-    asked = reader.seconds("max_s")
+    terms = Terms(
+        ttl_s=_span(reader, "ttl_s", settings),
+        idle_s=_span(reader, "idle_s", settings),
+        max_s=_within(reader, "max_s", settings) or settings.life_default_s,
+        of_run=reader.flag("run"),
+    )
     reader.finish()
+    if terms.of_run and run is None:
+        raise BadRequestError("a lease of the run needs a `run`", field="lease.run")
+    if terms.of_run and terms.ttl_s is None:
+        return dataclasses.replace(terms, ttl_s=RUN_TTL_S)
+    return terms
+
+
+def _span(reader: wire.Fields, name: str, settings: Settings) -> float | None:
+    asked = _within(reader, name, settings)
+    if asked is not None and asked < SPAN_LEAST_S:
+        raise BadRequestError(
+            f"lease.{name} is below {SPAN_LEAST_S:g} s, the time between two looks",
+            field=f"lease.{name}",
+        )
+    return asked
+
+
+def _within(reader: wire.Fields, name: str, settings: Settings) -> float | None:
+    asked = reader.seconds(name)
     if asked is not None and asked > settings.life_max_s:
         raise BadRequestError(
-            f"lease.max_s is over the longest life of {settings.life_max_s:g} s",
-            field="lease.max_s",
+            f"lease.{name} is over the longest life of {settings.life_max_s:g} s",
+            field=f"lease.{name}",
         )
-    return asked or settings.life_default_s
+    return asked
+
+
+def heartbeat(body: Mapping[str, object], settings: Settings) -> float:
+    """The body of `POST /v1/runs/{run}/heartbeat`: for how many seconds its caller means to be silent at most.
+
+    Raises:
+        BadRequestError: names the field at fault.
+    """
+    reader = wire.Fields(body)
+    asked = reader.seconds("ttl_s")
+    reader.finish()
+    if asked is not None and asked > settings.life_max_s:
+        raise BadRequestError(f"ttl_s is over {settings.life_max_s:g} s", field="ttl_s")
+    return asked or RUN_TTL_S
+
+
+def _owner(reader: wire.Fields | None) -> Owner | None:
+    if reader is None:
+        return None
+    reader.choice("kind", ("Job",))
+    name, namespace = reader.text("name"), reader.text("namespace")
+    owner = Owner(namespace or "", name or "", reader.text("uid"))
+    reader.finish()
+    if not _POD_NAME.fullmatch(owner.name):
+        raise BadRequestError("owner.name is the name of a Job", field="owner.name")
+    return owner
 
 
 def _wait(asked: float | None, settings: Settings) -> float:

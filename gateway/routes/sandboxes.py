@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import trio
@@ -60,6 +61,7 @@ class SandboxRoutes:
         body = await json_body(request, context.settings.body_max_bytes)
         wanted = parse.sandbox_request(body, context.settings)
         policy.may_run(principal, wanted.image)
+        wanted = await context.owners.resolve(wanted)
         desk, tenant, share = context.desk, principal.tenant, principal.share
         if wanted.count is None:
             return answer(await desk.allocate(tenant, wanted, key, share), self.hand_over)
@@ -72,7 +74,8 @@ class SandboxRoutes:
         self._metrics.allocated(made)
         total_ms = made.timings.queued_ms + made.timings.claim_ms + made.timings.ready_ms
         self._metrics.firsts.made(made.instance.id, trio.current_time() - total_ms / 1e3)
-        return views.ready(made, self._token(made))
+        shown = dataclasses.replace(made, instance=self._context.keeper.as_of_now(made.instance))
+        return views.ready(shown, self._token(made))
 
     def _note(self, location: str, asked: float) -> None:
         """Another replica made this sandbox for a call that came here at `asked`."""
@@ -90,11 +93,15 @@ class SandboxRoutes:
         return tokens.make_sandbox_token(claims, credentials.sandbox_keys, credentials.current_key)
 
     async def list(self, request: Request) -> Response:
-        """`GET /v1/sandboxes?run=`."""
+        """`GET /v1/sandboxes?run=&state=`."""
         principal = self._context.principal(request)
         policy.may_manage(principal)
-        run = parse.list_query(request.query_params.multi_items())
-        found = self._context.roster.registry.of_tenant(principal.tenant, run)
+        run, ended = parse.list_query(request.query_params.multi_items())
+        registry = self._context.roster.registry
+        if ended:
+            gone = registry.ended(principal.tenant, run)
+            return Json({"sandboxes": [views.ended(one) for one in gone]})
+        found = registry.of_tenant(principal.tenant, run)
         return Json({"sandboxes": [self._shown(one) for one in found]})
 
     async def show(self, request: Request) -> Response:
@@ -105,7 +112,7 @@ class SandboxRoutes:
 
     def _shown(self, instance: Instance) -> dict[str, object]:
         return views.sandbox(
-            views.as_of(instance, self._context.wall()),
+            self._context.keeper.as_of_now(instance),
             is_met=self._context.proxy.has_met(instance.uid),
         )
 

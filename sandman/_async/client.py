@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import uuid
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Self, Unpack
 from urllib.parse import quote
 
@@ -18,7 +19,9 @@ from sandman._async.sandbox import Sandbox, parse_info
 from sandman._async.transport import Call, Transport
 from sandman._core import faults
 from sandman._core.config import FOLLOW_S, RELEASE_LIMIT_S, REPLY_MARGIN_S, Limits, Settings
+from sandman._core.heart import STOP_S, Heart
 from sandman._core.retry import FIRST_PAUSE_S, Retry
+from sandman._core.termination import Termination
 from sandman._core.values import PoolInfo, SandboxInfo
 from sandman.errors import BadRequestError, SandmanError
 
@@ -67,11 +70,18 @@ class Client:
     ) -> None:
         self.settings = Settings.load(url, token, ca=ca, server_name=server_name, limits=limits)
         self._transport = Transport(self.settings, on_retry)
+        self._heart = Heart(self.settings)
+        self._run = f"client-{uuid.uuid4().hex[:16]}"
+        """Of those sandboxes that are given none."""
+        # The sync twin alone: in an event loop it is cancellation that releases.
+        self._termination = Termination() if hasattr(self, "__enter__") else None
 
     def __repr__(self) -> str:
         return f"<Client {self.settings.url}>"
 
     async def __aenter__(self) -> Self:
+        if self._termination is not None:
+            self._termination.watch()
         return self
 
     async def __aexit__(
@@ -80,10 +90,17 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.aclose()
+        try:
+            await self.aclose()
+        finally:
+            if self._termination is not None:
+                self._termination.forget()
 
     async def aclose(self) -> None:
-        """Close all connections. Sandboxes stay: their leases end them."""
+        """Close all connections, and send no more heartbeats. Sandboxes stay: their leases end them."""
+        if self._heart.beats:
+            with anyio.move_on_after(STOP_S, shield=True):
+                await anyio.to_thread.run_sync(self._heart.stop)
         await self._transport.aclose()
 
     @asynccontextmanager
@@ -109,6 +126,9 @@ class Client:
     async def create(self, **options: Unpack[SandboxOptions]) -> Sandbox:
         """Allocate a sandbox, to be released by `release()`; ready for commands on return.
 
+        It is kept by this process: when that ends without a release, it goes `ttl_s` later. One that is to
+        outlive it is made with `heartbeat=False`.
+
         Failures that may pass (no capacity, a gateway that restarts) are retried within `wait_s`
         under one idempotency key, so that a lost answer does not cost a second sandbox. A cancelled
         call releases what it may have got, unless the key is the caller's own.
@@ -123,9 +143,10 @@ class Client:
             UnreachableError: the gateway did not answer within `wait_s`.
         """
         key, is_own = _key(options)
-        creation = Creation(options, key)
+        creation = Creation(options, key, self._run_of(options, key))
         try:
-            return Sandbox(self._transport, parse_info(await self._until_ready(creation)))
+            with self._kept(creation):
+                info = parse_info(await self._until_ready(creation))
         except SandmanError:
             raise
         except BaseException:
@@ -133,6 +154,20 @@ class Client:
                 with anyio.move_on_after(RELEASE_LIMIT_S, shield=True):
                     await self._give_up(key)
             raise
+        return Sandbox(self._transport, info)
+
+    def _run_of(self, options: SandboxOptions, key: str) -> str:
+        """The run of a sandbox that is given none: this client's, or, where the key is the caller's own, one that
+        is the same in the next process, as the key is."""
+        if options.get("idempotency_key") is None:
+            return self._run
+        return f"key-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
+
+    def _kept(self, creation: Creation) -> AbstractContextManager[None]:
+        """While this runs sandboxes are made that heartbeats keep, unless they are to do without."""
+        if creation.heartbeat:
+            return self._heart.expecting(creation.run, creation.ttl_s)
+        return nullcontext()
 
     @asynccontextmanager
     async def sandboxes(
@@ -155,9 +190,11 @@ class Client:
                 single ones, when all the others have come. See Batch.
         """
         key, _ = _key(options)
-        batch = Batch(self._transport, Creation(options, key, count=count, gang=gang))
+        creation = Creation(options, key, self._run_of(options, key), count=count, gang=gang)
+        batch = Batch(self._transport, creation)
         try:
-            yield batch
+            with self._kept(creation):
+                yield batch
         finally:
             with anyio.move_on_after(RELEASE_LIMIT_S, shield=True):
                 await batch.aclose()
@@ -198,9 +235,16 @@ class Client:
         await box.refresh()
         return box
 
-    async def list(self, run: str | None = None) -> builtins.list[Sandbox]:
-        """The caller's sandboxes, of one run or all."""
-        query = "" if run is None else f"?run={quote(run, safe='')}"
+    async def list(self, run: str | None = None, *, ended: bool = False) -> builtins.list[Sandbox]:
+        """The caller's sandboxes, of one run or all.
+
+        Args:
+            run: the run.
+            ended: those that are over, as far as the gateway remembers them; `info.ended` says why.
+        """
+        wanted = {"run": run, "state": "ended" if ended else None}
+        pairs = [f"{name}={quote(text, safe='')}" for name, text in wanted.items() if text]
+        query = f"?{'&'.join(pairs)}" if pairs else ""
         answer = await self._transport.json(Call("GET", f"/v1/sandboxes{query}"))
         return [Sandbox(self._transport, parse_info(item)) for item in _items(answer, "sandboxes")]
 

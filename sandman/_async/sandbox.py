@@ -284,6 +284,22 @@ class Sandbox:
         call = Call("DELETE", self._path, sandbox=self.id, patience_s=RELEASE_LIMIT_S)
         await self._transport.json(call)
 
+    async def renew(self) -> str | None:
+        """Say that it is still needed: its `ttl_s` begins anew. Calls on it do so by themselves.
+
+        Returns:
+            When it ends unless it is renewed (RFC 3339).
+
+        Raises:
+            SandmanError: the gateway could not be asked, or the sandbox has ended.
+        """
+        call = Call("POST", f"{self._path}/renew", sandbox=self.id)
+        answer = await self._transport.json(call)
+        if not isinstance(answer, dict):
+            raise faults.not_understood("a renewal", answer)
+        expires_at = answer.get("expires_at")
+        return None if expires_at is None else str(expires_at)
+
     async def refresh(self) -> SandboxInfo:
         """Ask the gateway for the present state; kept in `info`.
 

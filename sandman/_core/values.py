@@ -40,6 +40,8 @@ class SandboxInfo:
     `tier` is `warm`, `swap` or `cold`; `state` is `ready`, `ending` or `ended`, then `ended` has
     `reason`, `detail` and `at`. `token` is good for this sandbox alone and comes with the creation only.
     `timings` are in milliseconds. `resources` are the most that it may use, as Kubernetes writes them.
+    `timings` are in milliseconds. `expires_at`: when it ends unless it is renewed; `lease` holds `ttl_s`, `idle_s`,
+    `max_s` and whether it is the `run`'s.
     """
 
     id: str
@@ -56,6 +58,7 @@ class SandboxInfo:
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     created_at: str | None = None
     expires_at: str | None = None
+    lease: Mapping[str, object] = dataclasses.field(default_factory=dict)
     token: str | None = dataclasses.field(default=None, repr=False)
     timings: Mapping[str, float] = dataclasses.field(default_factory=dict)
     ended: Mapping[str, object] | None = None

@@ -12,6 +12,7 @@ from sandman import names, problems
 from sandman._core import blocking as anyio
 from sandman._core import faults, prepare
 from sandman._core.config import STREAM_SILENCE_S
+from sandman._core.heart import DEFAULT_TTL_S
 from sandman._core.retry import Patience, Repeat, Retry
 from sandman._sync.lanes import CLOSE_LIMIT_S
 from sandman._sync.sandbox import Sandbox, parse_info
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from sandman._sync.transport import Answer, Transport
 
 DEFAULT_WAIT_S = 60.0
+SPANS: tuple[Literal["ttl_s", "idle_s", "max_s"], ...] = ("ttl_s", "idle_s", "max_s")
+NOT_SENT = {*SPANS, "heartbeat", "owner", "idempotency_key"}
+"""Options that are no fields of the call's body, or not as they are."""
 
 
 class SandboxOptions(TypedDict, total=False):
@@ -37,7 +41,14 @@ class SandboxOptions(TypedDict, total=False):
     released as a whole.
     `labels`: yours, returned as given. `purpose`: "train", or "eval", which comes before the tenant's
     "train" requests that wait. `prepare`: steps that are done in it before you get it, each one of
-    `{"exec": {…}}`, `{"file": {"path", "content", "mode", "user"}}`, `{"archive": {"path", "tar", "user"}}`. `max_s`: the most seconds it may live from ready (4 hours).
+    `{"exec": {…}}`, `{"file": {"path", "content", "mode", "user"}}`, `{"archive": {"path", "tar", "user"}}`.
+
+    `ttl_s`: how many seconds it outlives this process (300): the client sends heartbeats while it lives, for all
+    sandboxes of a run at once; those without a `run` share one of this client's. `heartbeat` False: it does not,
+    and the sandbox lives for `max_s`, or with `ttl_s` as long as calls or `renew` come. `idle_s`: the most seconds
+    without a call or a running command. `max_s`: the most seconds it may live (4 hours). All count from ready.
+    `owner`: name of a Job in the sandboxes' namespace, with which it goes.
+
     `wait_s`: the most seconds to wait for it, retries included (60). `idempotency_key`: calls with
     one key get one sandbox; one is made for each call that has none.
     """
@@ -53,7 +64,11 @@ class SandboxOptions(TypedDict, total=False):
     labels: Mapping[str, str]
     purpose: Literal["train", "eval"]
     prepare: Sequence[Step]
+    ttl_s: float | None
+    idle_s: float | None
     max_s: float | None
+    heartbeat: bool
+    owner: str | None
     wait_s: float
     idempotency_key: str | None
 
@@ -64,12 +79,19 @@ class Creation:
     Args:
         options: of the caller.
         key: stands for it, however often it is asked for.
+        run: theirs, where the caller gave none.
         count: how many are wanted, in a stream; None: one by itself.
         gang: all of them or none.
     """
 
     def __init__(
-        self, options: SandboxOptions, key: str, *, count: int | None = None, gang: bool = False
+        self,
+        options: SandboxOptions,
+        key: str,
+        run: str,
+        *,
+        count: int | None = None,
+        gang: bool = False,
     ) -> None:
         if unknown := options.keys() - SandboxOptions.__annotations__.keys():
             raise TypeError(f"unknown option {min(unknown)!r}: see SandboxOptions")
@@ -77,15 +99,26 @@ class Creation:
         self.is_own_key = options.get("idempotency_key") is not None
         self.wait_s = options.get("wait_s", DEFAULT_WAIT_S)
         self.count = count
+        self.heartbeat = options.get("heartbeat", True)
+        self.run = options.get("run") or run
+        self.ttl_s = options.get("ttl_s") or DEFAULT_TTL_S
         self._body: dict[str, object] = {
             name: value
             for name, value in options.items()
-            if value is not None and name not in {"max_s", "idempotency_key"}
+            if value is not None and name not in NOT_SENT
         }
         if (steps := options.get("prepare")) is not None:
             self._body["prepare"] = prepare.to_json(steps)
-        if (max_s := options.get("max_s")) is not None:
-            self._body["lease"] = {"max_s": max_s}
+        lease: dict[str, object] = {
+            name: options[name] for name in SPANS if options.get(name) is not None
+        }
+        if self.heartbeat:
+            self._body["run"] = self.run
+            lease |= {"ttl_s": self.ttl_s, "run": True}
+        if lease:
+            self._body["lease"] = lease
+        if (owner := options.get("owner")) is not None:
+            self._body["owner"] = {"kind": "Job", "name": owner}
         if count is not None:
             self._body |= {"count": count, "gang": gang}
         self._calls: list[Call] = []

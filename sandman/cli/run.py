@@ -70,6 +70,8 @@ def _sandbox(session: Session, client: Client, given: dict[str, Any]) -> Iterato
     with ExitStack() as stack:
         with session.waiting(f"waiting for a sandbox in {options.get('image') or 'the pool'}"):
             if given["keep"]:
+                # It outlives this process.
+                options["heartbeat"] = False
                 box = client.create(**options)
             else:
                 box = stack.enter_context(client.sandbox(**options))

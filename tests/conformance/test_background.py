@@ -5,7 +5,6 @@ The shell's ways are tried where there is one; the rest by an interpreter, which
 
 from __future__ import annotations
 
-import re
 import time
 
 import pytest
@@ -134,12 +133,9 @@ def test_point_25_a_tmux_server_of_one_command_serves_later_ones(box: Box, place
     call("new-session", "-d", "-s", "work", "-x", "160", "-y", "40", "sh")
     call("send-keys", "-t", "work", "echo $((6 * 7)); tmux -V; tmux wait -S typed", "Enter")
     call("wait", "typed")
-    try:
-        screen = call("capture-pane", "-p", "-t", "work")
-    finally:
-        call("kill-server")
-    # What was typed before the shell was there is echoed first, and its prompt stands before the answer.
-    assert re.search(r"^([#$] )?42$", screen, re.MULTILINE), screen
+    screen = call("capture-pane", "-p", "-t", "work")
+    assert "\n42\n" in screen
+    call("kill-server")
 
 
 CHAT = """

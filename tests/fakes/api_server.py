@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 KINDS = {
     "pods": "Pod", "nodes": "Node", "secrets": "Secret", "events": "Event",
-    "deployments": "Deployment", "leases": "Lease",
+    "deployments": "Deployment", "leases": "Lease", "jobs": "Job",
 }  # fmt: skip
 
 
@@ -255,9 +255,10 @@ class ApiServer(FakeApi):
 
     def _delete(self, seen: Seen, key: tuple[str, str, str]) -> Answer:
         document = self.objects[key]
-        wanted = (seen.json.get("preconditions") or {}).get("uid")
-        if wanted not in {None, document["metadata"]["uid"]}:
+        wanted = seen.json.get("preconditions") or {}
+        if wanted.get("uid") not in {None, document["metadata"]["uid"]}:
             raise refuse(409, "Conflict", "the UID in the precondition does not match")
+        self._check_version(key, wanted.get("resourceVersion"))
         self.writes.append(("DELETE", key[0], key[2]))
         if key[0] == "pods" and self.holds_deleted:
             marked = copy.deepcopy(document)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import httpx
 import trio
 
-from gateway import sizing
+from gateway import leases, sizing
 from gateway.allocation import Allocation
 from gateway.config import Settings
 from gateway.daemons import LostError, NotListeningError
@@ -40,6 +40,9 @@ from sandman.errors import BadRequestError, DeletedError, QuotaError
 
 if TYPE_CHECKING:
     from gateway.reserving import Reservation
+
+if TYPE_CHECKING:
+    from gateway.leases import Activity
 
 BASE = "registry.example/base:1"
 TASK = "registry.example/task:1"
@@ -118,6 +121,15 @@ class FakeCluster:
         """Image and node of every pod that was claimed or made."""
         self.wanted = 1
         """Replicas of its pools."""
+        self.fail_reclaims: list[Exception] = []
+        self.jobs: dict[tuple[str, str], str] = {}
+        """Uids of Jobs by namespace and name."""
+        self.silent: set[str] = set()
+        """Daemons that do not answer, by uid."""
+        self.activity: dict[str, Activity] = {}
+        """What daemons tell of their callers, by uid."""
+        self.told: list[tuple[str, float, bool]] = []
+        """Renewals that daemons got: name of the pod, ttl_s, whether its caller asked for it."""
         self.writes: list[tuple[str, str]] = []
         self.store = FakeStore()
         self.specs: dict[str, PoolSpec] = {}
@@ -281,6 +293,37 @@ class FakeCluster:
         if instance.uid in self.pods:
             self.remove(instance.uid, Ending("deleted", "somebody deleted its pod"))
 
+    async def renew(self, instance: Instance, age: float) -> None:
+        await trio.lowlevel.checkpoint()
+        self.writes.append(("renew", instance.name))
+        now = self.pods.get(instance.uid)
+        if now is not None and now.ending is None:
+            text = leases.renewal(trio.current_time(), age)
+            self._put(dataclasses.replace(now, renewed=text))
+
+    async def reclaim(self, instance: Instance, ending: Ending) -> bool:
+        await trio.lowlevel.checkpoint()
+        if self.fail_reclaims:
+            raise self.fail_reclaims.pop(0)
+        now = self.pods.get(instance.uid)
+        if now is None:
+            return True
+        if now.renewed != instance.renewed or now.ending is not None:
+            return False
+        await self.mark(instance, ending)
+        await self.delete(instance)
+        return True
+
+    async def bury(self, instance: Instance) -> None:
+        await trio.lowlevel.checkpoint()
+        self.writes.append(("bury", instance.name))
+        if instance.uid in self.pods:
+            self.remove(instance.uid, Ending("deleted", "somebody deleted its pod"))
+
+    async def owner(self, namespace: str, name: str) -> str | None:
+        await trio.lowlevel.checkpoint()
+        return self.jobs.get((namespace, name))
+
     async def discard(self, namespace: str, name: str, claim_id: str) -> Instance | None:
         if self.fail_discards:
             raise self.fail_discards.pop(0)
@@ -323,7 +366,16 @@ class FakeCluster:
     async def info(self, instance: Instance) -> wire.Info:
         await trio.lowlevel.checkpoint()
         self._answers(instance)
-        return wire.Info(self.boots[instance.uid], claim_id=self.claims.get(instance.uid))
+        info = wire.Info(self.boots[instance.uid], claim_id=self.claims.get(instance.uid))
+        activity = self.activity.get(instance.uid)
+        return info if activity is None else info._replace(**activity._asdict())
+
+    async def renew_daemon(self, instance: Instance, ttl_s: float, *, asked: bool) -> None:
+        await trio.lowlevel.checkpoint()
+        self._answers(instance)
+        if self.knows_no_leases and asked:
+            raise BadRequestError("unknown field asked", field="asked")
+        self.told.append((instance.name, ttl_s, asked))
 
     async def claim_daemon(self, instance: Instance, claim: wire.Claim) -> wire.Info:
         await trio.lowlevel.checkpoint()
@@ -354,7 +406,11 @@ class FakeCluster:
     # --- inside ---
 
     def _answers(self, instance: Instance) -> None:
-        if instance.uid not in self.pods or trio.current_time() < self.up_at[instance.uid]:
+        if (
+            instance.uid in self.silent
+            or instance.uid not in self.pods
+            or trio.current_time() < self.up_at[instance.uid]
+        ):
             raise NotListeningError(instance.name)
 
     def _boot(self, uid: str, up_in: float) -> None:
@@ -381,7 +437,7 @@ class FakeCluster:
             run=assignment.run, key=assignment.key, tier=assignment.tier.value, node=pod.node or "n1",
             address=pod.address or "10.1.0.1", running=True, claim_id=assignment.claim_id,
             previous_boot_id=assignment.previous_boot_id, request=assignment.request,
-            expires_at=assignment.expires_at,
+            expires_at=assignment.expires_at, terms=assignment.terms,
         )  # fmt: skip
 
 
@@ -408,6 +464,7 @@ class FakeDaemons:
         self.info = cluster.info
         self.claim = cluster.claim_daemon
         self.open = cluster.open
+        self.renew = cluster.renew_daemon
 
 
 def make_pool(cluster: FakeCluster, settings: Settings | None = None) -> Pool:

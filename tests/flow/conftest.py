@@ -24,7 +24,9 @@ from gateway.config import Settings
 from gateway.desk import Desk
 from gateway.fulfilment import Fulfilment
 from gateway.handoff import Handoff
+from gateway.keeper import Keeper
 from gateway.metrics import Metrics
+from gateway.owners import Owners
 from gateway.pool import Pool
 from gateway.proxy import Proxy
 from gateway.registry import Registry
@@ -41,6 +43,8 @@ from tests.fakes.daemons import answer, claims, says, scripted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+
+    from gateway.runs import RunKey
 
 KEYS = {"k1": b"k" * 32}
 SERVER_NAME = "gateway.test"
@@ -180,7 +184,7 @@ async def gateway(
     """One replica, listening on TLS; yields its address. `parts` gets those that tests look into."""
     registry = Registry(keep_ended=100)
     allocation = Allocation(cold_max=settings.cold_max, claims_max=settings.claims_max)
-    roster = Roster(registry, allocation)
+    roster = Roster(registry, allocation, wall)
     upstream = Upstream(credentials, settings)
     fulfilment = Fulfilment(cluster, upstream, roster, settings, wall)
     proxy = Proxy(roster, upstream, cluster, settings)
@@ -192,12 +196,23 @@ async def gateway(
         cluster.store, pool, roster, releaser, is_leader=lambda: leader.is_leader,
         shares=lambda key: credentials.api_keys[key].share, wall=wall,
     )  # fmt: skip
+    keeper = Keeper(roster, upstream, cluster, wall)
+    beats: list[tuple[RunKey, float]] = []
+
+    async def beat(key: RunKey, ttl_s: float) -> None:
+        beats.append((key, ttl_s))
+        roster.ledger.beat(key.tenant, key.run, trio.current_time())
+
     if parts is not None:
-        parts.update(registry=registry, proxy=proxy, upstream=upstream, pool=pool, desk=desk)
+        parts.update(
+            registry=registry, proxy=proxy, upstream=upstream, pool=pool, desk=desk,
+            roster=roster, keeper=keeper, beats=beats,
+        )  # fmt: skip
     context = Context(
         settings=settings, credentials=credentials, roster=roster, pool=pool, desk=desk,
         lookup=Lookup(cluster, settings.sandbox_namespaces),
         releaser=releaser, reservations=reservations, proxy=proxy, handoff=handoff, wall=wall,
+        keeper=keeper, owners=Owners(cluster, roster), beat=beat,
         missing=lambda: [] if roster.synced.is_set() else ["the list of pods"],
     )  # fmt: skip
     leaf = pki.issue(ca, [SERVER_NAME], ["127.0.0.1"], datetime.now(UTC), 1)
@@ -207,6 +222,7 @@ async def gateway(
         nursery.start_soon(pool.run, cluster.receive)
         await nursery.start(desk.run)
         nursery.start_soon(reservations.run)
+        nursery.start_soon(keeper.run)
         application = app.build(context, Metrics(roster), context.missing)
         serving = lambda task_status: https.serve(  # noqa: E731
             application, bind=["127.0.0.1:0"], stop=stop, tls=certificate.current,

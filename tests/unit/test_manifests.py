@@ -316,13 +316,31 @@ def test_only_the_webhook_may_write_keys() -> None:
         ("sandman-gateway", [names.GATEWAY_TLS_SECRET]),
         ("sandman-webhook", [names.KEYS_SECRET, names.WEBHOOK_TLS_SECRET]),
     ]
-    allocator = [
-        rule
+
+
+def test_only_the_gateway_may_write_leases() -> None:
+    """The names of runs' Leases and of reservations are not known beforehand, so that no rule can name them."""
+    rights = [
+        (one.value["metadata"]["name"], one.value["metadata"].get("namespace"), set(rule["verbs"]))
         for one in ROLES
         for rule in one.value["rules"]
-        if rule.get("resourceNames") == [names.ALLOCATOR_LEASE]
+        if "leases" in rule["resources"]
     ]
-    assert len(allocator) == 1
+    verbs = {"list", "create", "patch", "delete"}
+    assert rights == [
+        ("sandman-gateway", names.SYSTEM_NAMESPACE, verbs | {"get", "watch"}),
+        ("sandman-gateway", names.SANDBOX_NAMESPACE, verbs),
+    ]
+
+
+def test_of_jobs_nothing_but_that_they_are_there_is_asked() -> None:
+    rights = [
+        (one.value["metadata"]["name"], one.value["metadata"].get("namespace"), rule["verbs"])
+        for one in ROLES
+        for rule in one.value["rules"]
+        if "jobs" in rule["resources"]
+    ]
+    assert rights == [("sandman-gateway", names.SANDBOX_NAMESPACE, ["get"])]
 
 
 def test_what_the_gateway_writes_to_pods_it_may_write() -> None:

@@ -58,6 +58,7 @@ def test_state_is_guarded_by_the_names_in_use() -> None:
         names.LABEL_TIER,
         names.LABEL_RESERVATION,
         names.ANNOTATION_LEASE,
+        names.ANNOTATION_RENEWED,
         names.ANNOTATION_REQUEST,
         names.ANNOTATION_CLAIM,
         names.ANNOTATION_PREPARED,

@@ -58,6 +58,7 @@ from sandman.service.kube.reflector import Reflector
 from sandman.service.kube.resources import (
     DEPLOYMENTS,
     EVENTS,
+    JOBS,
     LEASES,
     MUTATING_WEBHOOKS,
     NAMESPACES,
@@ -75,7 +76,7 @@ from sandman.service.kube.resources import (
 from sandman.service.kube.watch import Added, Change, Deleted, Modified, Synced
 
 __all__ = [
-    "DEPLOYMENTS", "EVENTS", "LEASES", "MUTATING_WEBHOOKS", "NAMESPACES", "NODES", "PODS", "SECRETS",
+    "DEPLOYMENTS", "EVENTS", "JOBS", "LEASES", "MUTATING_WEBHOOKS", "NAMESPACES", "NODES", "PODS", "SECRETS",
     "SUBJECT_ACCESS_REVIEWS", "TOKEN_REVIEWS", "VALIDATING_POLICIES", "VALIDATING_WEBHOOKS",
     "Added", "AlreadyExistsError", "BadRequestError", "Change", "Condition", "ConfigurationError",
     "ConflictError", "Container", "ContainerStatus", "Deleted", "Deletion", "Deployment", "Event",

@@ -236,6 +236,7 @@ class FakeGateway:
         self.sandboxes: dict[str, dict] = {}
         self.reservations: dict[str, dict] = {}
         self.ready_at_once = False
+        self.ended: list[dict] = []
         self.created = 0
         self.connections = 0
         self.by_key: dict[str, str] = {}
@@ -433,7 +434,8 @@ class FakeGateway:
 
     def _list(self, connection: Connection, request: Request) -> None:
         run = request.query.get("run")
-        found = [self._public(b) for b in self.sandboxes.values() if run in (None, b["run"])]
+        held = self.ended if request.query.get("state") == "ended" else self.sandboxes.values()
+        found = [self._public(b) for b in held if run in (None, b["run"])]
         connection.json(200, {"sandboxes": found})
 
     def _get(self, connection: Connection, request: Request, sandbox: str) -> None:
@@ -441,7 +443,10 @@ class FakeGateway:
 
     def _release(self, connection: Connection, request: Request, sandbox: str) -> None:
         with self._lock:
-            self.sandboxes.pop(sandbox, None)
+            box = self.sandboxes.pop(sandbox, None)
+            if box is not None:
+                why = {"reason": "released", "detail": "it was released", "at": None}
+                self.ended.append({**box, "state": "ended", "ended": why})
         connection.answer(204)
 
     def _release_run(self, connection: Connection, request: Request, run: str) -> None:
@@ -469,6 +474,14 @@ class FakeGateway:
     def _unreserve(self, connection: Connection, request: Request, name: str) -> None:
         self.reservations.pop(name, None)
         connection.answer(204)
+
+    def _heartbeat(self, connection: Connection, request: Request, run: str) -> None:
+        held = sum(box["run"] == run for box in self.sandboxes.values())
+        connection.json(200, {"run": run, "sandboxes": held})
+
+    def _renew(self, connection: Connection, request: Request, sandbox: str) -> None:
+        self._find(sandbox)
+        connection.json(200, {"id": sandbox, "expires_at": "2026-11-30T12:00:00Z"})
 
     def _pools(self, connection: Connection, request: Request) -> None:
         pool = {
@@ -734,6 +747,8 @@ ROUTES: Iterable[tuple[str, str, Callable]] = (
     ("GET", "/v1/sandboxes", FakeGateway._list),
     ("GET", "/v1/sandboxes/([^/]+)", FakeGateway._get),
     ("DELETE", "/v1/sandboxes/([^/]+)", FakeGateway._release),
+    ("POST", "/v1/sandboxes/([^/]+)/renew", FakeGateway._renew),
+    ("POST", "/v1/runs/([^/]+)/heartbeat", FakeGateway._heartbeat),
     ("DELETE", "/v1/runs/([^/]+)", FakeGateway._release_run),
     ("DELETE", "/v1/requests", FakeGateway._give_up),
     ("GET", "/v1/pools", FakeGateway._pools),

@@ -74,7 +74,7 @@ def test_run_options_travel(cli, gateway: FakeGateway) -> None:
     assert gateway.requests[0].json() == {
         "image": "i", "pool": "p", "resources": {"cpu": "500m", "memory": "2Gi"},
         "node_class": "gpu", "env": {"A": "1=2", "B": ""}, "workdir": "/w", "user": 1000,
-        "run": "r", "purpose": "eval", "wait_s": 9.0, "lease": {"max_s": 99.0},
+        "run": "r", "purpose": "eval", "wait_s": 9.0, "lease": {"ttl_s": 300.0, "max_s": 99.0, "run": True},
     }  # fmt: skip
     assert gateway.requests[1].json() == {"argv": ["true", "--help"]}
 

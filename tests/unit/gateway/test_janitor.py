@@ -51,26 +51,6 @@ def test_what_has_ended_is_taken_away_when_its_time_is_over(instance, first_seen
     assert [one.instance for one in found] == ([instance] if is_due else [])
 
 
-@pytest.mark.parametrize(
-    ("changes", "is_due"),
-    [
-        ({"expires_at": 1000.0 - janitor.EXPIRY_SLACK_S}, True),
-        ({"expires_at": 1001.0 - janitor.EXPIRY_SLACK_S}, False),
-        ({"expires_at": None}, False),
-        ({"expires_at": 0.0, "deleting": True}, False),
-        # Somebody's annotation on a placeholder is no lease.
-        ({"expires_at": 0.0, "state": names.STATE_FREE}, False),
-        # It ended by itself before: that reason is the true one.
-        ({"expires_at": 0.0, "ending": Ending("oom", "x", at=999.0)}, False),
-    ],
-)
-def test_a_sandbox_whose_lease_ran_out_goes_though_its_kubelet_did_nothing(changes, is_due):
-    found = due([leased(**changes)], {}, now=1000.0, retain_s=600.0)
-    assert [(one.ending.reason, one.ending.at) for one in found] == (
-        [("expired", changes["expires_at"])] if is_due else []
-    )
-
-
 def test_of_placeholders_that_failed_only_so_many_go_at_once():
     """Their ReplicaSet makes others: of an image that does not start there is no end."""
     many = failed_placeholders(janitor.PLACEHOLDERS_PER_ROUND + 5)
@@ -158,16 +138,6 @@ async def test_only_the_allocator_deletes_and_a_new_one_goes_by_what_it_saw_befo
         leads.append(True)
         await trio.sleep(janitor.EVERY_S + 1)
         assert len(provider.deleted) == 1
-
-
-async def test_an_expired_sandbox_is_remembered_as_such(autojump_clock):
-    one = roster()
-    sandbox = leased(expires_at=trio.current_time() + 100.0)
-    one.registry.put(sandbox)
-    async with cleaning(one) as provider:
-        await trio.sleep(100.0 + janitor.EXPIRY_SLACK_S + janitor.EVERY_S + 1)
-    assert provider.deleted == [sandbox.uid]
-    assert one.registry.ending(sandbox.id)[1].reason == "expired"
 
 
 async def test_many_at_once_do_not_flood_the_api_server(autojump_clock):

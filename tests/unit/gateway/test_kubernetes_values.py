@@ -15,7 +15,9 @@ from gateway.model import (
     Broken,
     Ending,
     Instance,
+    Owner,
     PoolSpec,
+    Terms,
     Tier,
 )
 from gateway.provider import endings, patches, pods
@@ -97,7 +99,7 @@ def test_the_claim_tests_before_it_writes_and_writes_everything_at_once():
         "/metadata/labels/sandman.dev~1run": "r1",
         "/metadata/labels/sandman.dev~1key": "k" * 40,
         "/metadata/annotations/sandman.dev~1claim": '{"id":"c1","previous_boot_id":"b0"}',
-        "/metadata/annotations/sandman.dev~1lease": '{"expires_at":2000.5}',
+        "/metadata/annotations/sandman.dev~1lease": '{"expires_at":2000.5,"max_s":100.0,"start_s":0.0}',
         "/metadata/annotations/sandman.dev~1request": '{"image":"r.example/task:1","labels":{"a":"b"}}',
         "/metadata/annotations/cluster-autoscaler.kubernetes.io~1safe-to-evict": "false",
     }
@@ -125,6 +127,57 @@ def test_a_cold_pod_is_the_template_leased():
     assert "ownerReferences" not in body["metadata"]
     # The template itself, which the cache shares, is as it was.
     assert template["spec"]["containers"][0]["image"] == "base"
+
+
+OWNER = Owner("ns", "trainer", "j1")
+REFERENCE = {"apiVersion": "batch/v1", "kind": "Job", "name": "trainer", "uid": "j1"}
+
+
+def test_a_job_takes_the_place_of_the_replica_set():
+    owned = assignment(owner=OWNER)
+    [change] = [
+        one
+        for one in patches.claim(placeholder(), owned, now=0.0)
+        if "ownerReferences" in one["path"]
+    ]
+    assert change == {"op": "replace", "path": "/metadata/ownerReferences", "value": [REFERENCE]}
+    template = {"metadata": {}, "spec": {"containers": [{"name": "main", "image": "base"}]}}
+    spec = PoolSpec("ns", "root", "base", swap=True, wanted=1, most=None, template=template)
+    assert patches.cold_pod(spec, "c", owned)["metadata"]["ownerReferences"] == [REFERENCE]
+
+
+def test_what_was_agreed_is_written_and_read_again():
+    terms = Terms(ttl_s=60.0, idle_s=30.0, max_s=100.0, of_run=True)
+    agreed = assignment(terms=terms, start_s=330.0)
+    text = patches.lease_annotations(agreed)[names.ANNOTATION_LEASE]
+    assert json.loads(text) == {
+        "expires_at": 2000.5, "max_s": 100.0, "start_s": 330.0, "ttl_s": 60.0, "idle_s": 30.0,
+        "run": True,
+    }  # fmt: skip
+    # A start that may take long is in the kubelet's deadline, which cannot be raised later.
+    written = {
+        one["path"]: one.get("value") for one in patches.claim(placeholder(), agreed, 1000.0)
+    }
+    assert written["/spec/activeDeadlineSeconds"] == 190 + 330
+    document = running_pod()
+    document["metadata"]["annotations"][names.ANNOTATION_LEASE] = text
+    document["metadata"]["annotations"][names.ANNOTATION_RENEWED] = "5 1"
+    one = pods.instance(pod(document))
+    assert (one.terms, one.renewed) == (terms, "5 1")
+    # It was started in 2026, decades after that: no later than a start may be.
+    assert one.expires_at == 2000.5 + 330.0
+    document["status"]["containerStatuses"][0]["restartCount"] = 0
+    assert pods.instance(pod(document)).expires_at == 2000.5 + 330.0
+
+
+def test_a_renewal_is_one_annotation_and_none_on_what_ends():
+    operations = patches.renewal(placeholder(), 2.5, 1000.0)
+    assert [(one["op"], one["path"].rpartition("/")[2], one["value"]) for one in operations] == [
+        ("test", "uid", "u" * 36),
+        ("test", "deletionTimestamp", None),
+        ("test", "sandman.dev~1ended", None),
+        ("add", "sandman.dev~1renewed", "1000.000 2.5"),
+    ]
 
 
 # --- reading pods ---
@@ -325,6 +378,52 @@ def test_why_a_pod_ended(facts, reason):
     assert ending is not None
     assert ending.reason == reason
     assert ending.error("s").reason == reason
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        (
+            "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ",
+            "sandbox",
+        ),
+        ('Container main exceeded its local ephemeral storage limit "1Gi". ', "sandbox"),
+        ('Usage of EmptyDir volume "scratch" exceeds the limit "1Gi". ', "sandbox"),
+        (
+            "The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi",
+            "infrastructure",
+        ),
+        ("", "infrastructure"),
+    ],
+)
+def test_who_filled_its_own_disk_has_itself_to_blame(message, cause):
+    ending = endings.of_pod(ended(reason="Evicted", message=message))
+    assert ending is not None
+    assert ending.reason == "evicted"
+    assert ending.error("s").cause == cause
+
+
+@pytest.mark.parametrize(
+    ("disruption", "deleted", "reason"),
+    [
+        ("PreemptionByScheduler", True, "preempted"),
+        ("DeletionByTaintManager", True, "node_lost"),
+        ("EvictionByEvictionAPI", True, "evicted"),
+        # Marked, and perhaps spared.
+        ("PreemptionByScheduler", False, None),
+        (None, True, None),
+    ],
+)
+def test_a_pod_that_is_about_to_go_says_why_before_it_has(disruption, deleted, reason):
+    """Of a lost node nobody says that it is gone."""
+    document = running_pod()
+    if disruption:
+        condition = {"type": "DisruptionTarget", "status": "True", "reason": disruption}
+        document["status"]["conditions"] = [condition]
+    if deleted:
+        document["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    ending = pods.instance(pod(document)).ending
+    assert (ending and ending.reason) == reason
 
 
 def test_a_death_tells_exit_code_and_time():

@@ -138,8 +138,10 @@ def test_a_sandbox_id_holds_a_pods_name_or_is_none(sandbox, name):
 
 
 def test_the_query_of_a_list_is_one_run_or_none():
-    assert parse.list_query([]) is None
-    assert parse.list_query([("run", "r1")]) == "r1"
+    assert parse.list_query([]) == (None, False)
+    assert parse.list_query([("run", "r1")]) == ("r1", False)
+    assert parse.list_query([("state", "ended"), ("run", "r1")]) == ("r1", True)
+    assert parse.list_query([("state", "living")]) == (None, False)
 
 
 @pytest.mark.parametrize(
@@ -149,6 +151,8 @@ def test_the_query_of_a_list_is_one_run_or_none():
         ([("run", "r1"), ("labels", "x")], "labels"),
         ([("run", "r1"), ("run", "r2")], "run"),
         ([("run", "")], "run"),
+        ([("state", "endde")], "state"),
+        ([("state", "ended"), ("state", "ended")], "state"),
     ],
 )
 def test_a_list_that_would_show_more_than_was_asked_is_refused(pairs, field):

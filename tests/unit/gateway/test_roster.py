@@ -9,7 +9,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway import views
+from gateway import leases, views
 from gateway.allocation import Allocation
 from gateway.model import Ending, Instance, PoolSpec, Ready, Tier, Timings
 from gateway.provider import Gone, NodeSeen, PoolGone, PoolSeen, Seen, Synced, pods
@@ -229,11 +229,11 @@ def test_a_sandbox_whose_daemon_was_met_is_ready_though_its_pod_does_not_tell_ye
 def test_whatever_an_annotation_holds_it_is_an_object_or_nothing(text):
     found = pods.load_object(text)
     assert isinstance(found, dict)
-    moment = pods._number(found.get("expires_at"))
+    moment = leases.number(found.get("expires_at"))
     assert moment is None or views.moment(moment)
 
 
 @given(st.floats() | st.integers() | st.booleans() | st.none() | st.text())
 def test_whatever_number_a_moment_is_it_can_be_shown_or_is_none(value):
-    moment = pods._number(value)
+    moment = leases.number(value)
     assert moment is None or views.moment(moment).endswith("Z")

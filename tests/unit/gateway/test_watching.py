@@ -62,7 +62,8 @@ async def test_changes_and_ends_are_told_as_they_come():
         server.change("nodes", "n1", lambda one: one["spec"].update(unschedulable=True))
         assert (await until(receive, NodeSeen))[-1] == NodeSeen("n1", closed=True)
         server.remove("nodes", "n1")
-        assert (await until(receive, NodeSeen))[-1] == NodeSeen("n1", closed=False, gone=True)
+        gone = NodeSeen("n1", closed=False, gone=True, lost=True)
+        assert (await until(receive, NodeSeen))[-1] == gone
         server.change("pods", "p1", lambda one: one["status"].update(phase="Failed"))
         assert (await until(receive, Seen))[-1].instance.ending.reason == "died"
         server.remove("pods", "p1")
@@ -77,7 +78,7 @@ async def test_a_pod_that_somebody_deletes_is_told_as_deleted_and_a_silent_node_
     server.put("pods", placeholder("p1"))
     server.put("nodes", node(ready="Unknown"))
     async with watched(server) as receive:
-        assert NodeSeen("n1", closed=True) in await until(receive, Synced)
+        assert NodeSeen("n1", closed=True, lost=True) in await until(receive, Synced)
         server.remove("pods", "p1")
         assert (await until(receive, Gone))[-1].ending.reason == "deleted"
 

@@ -75,8 +75,12 @@ async def test_several_come_as_they_become_ready_and_are_released(gateway: FakeG
             assert (await client.attach(ids[1]).exec(["true"])).ok
             assert batch.progress == {"count": 3, "ready": 3, "failed": 0, "waiting": 0}
             assert repr(batch) == "<Batch 3 of 3 told, 0 failed>"
-            assert gateway.requests[0].json() == {
+            body = gateway.requests[0].json()
+            # Heartbeats keep them all, from before the first is made.
+            assert list(client._heart._runs) == [body.pop("run")]
+            assert body == {
                 "image": "i", "count": 3, "gang": True, "wait_s": 60.0,
+                "lease": {"ttl_s": 300.0, "run": True},
             }  # fmt: skip
         assert gateway.released
         assert gateway.calls("DELETE") == [GIVE_UP]

@@ -53,20 +53,35 @@ async def test_options_travel(gateway: FakeGateway) -> None:
     async with Client(gateway.url, TOKEN) as client:
         async with client.sandbox():
             pass
-        assert gateway.requests[0].json() == {"wait_s": 20.0}
+        body = gateway.requests[0].json()
+        own_run = body.pop("run")
+        assert body == {"wait_s": 20.0, "lease": {"ttl_s": 300.0, "run": True}}
         key = gateway.requests[0].headers["idempotency-key"]
         async with client.sandbox(
             image="i", pool="p", resources={"cpu": "500m", "memory": "2Gi"}, node_class="gpu",
             env={"A": "1"}, workdir="/w", user="u", run="r",
-            labels={"l": "m"}, max_s=60, wait_s=5, idempotency_key="mine",
+            labels={"l": "m"}, ttl_s=20, idle_s=30, max_s=60, owner="job", wait_s=5,
+            idempotency_key="mine",
         ) as box:  # fmt: skip
             assert box.info.resources == {"cpu": "500m", "memory": "2Gi"}
         assert gateway.requests[-2].json() == {
             "image": "i", "pool": "p", "resources": {"cpu": "500m", "memory": "2Gi"},
             "node_class": "gpu", "env": {"A": "1"}, "workdir": "/w", "user": "u", "run": "r",
-            "labels": {"l": "m"}, "lease": {"max_s": 60}, "wait_s": 5,
+            "labels": {"l": "m"}, "wait_s": 5, "owner": {"kind": "Job", "name": "job"},
+            "lease": {"ttl_s": 20, "idle_s": 30, "max_s": 60, "run": True},
         }  # fmt: skip
         assert gateway.requests[-2].headers["idempotency-key"] == "mine" != key
+        # Those that are given no run share one, and a key's is the key's, in the next process too.
+        for options, run in (({}, own_run), ({"idempotency_key": "k"}, None)):
+            async with client.sandbox(**options):
+                pass
+            found = gateway.requests[-2].json()["run"]
+            assert found == (run or "key-8254c329a92850f6d539dd376f4816ee")
+        for options, lease in (({}, None), ({"ttl_s": 9, "idle_s": 8}, {"ttl_s": 9, "idle_s": 8})):
+            async with client.sandbox(heartbeat=False, **options):
+                pass
+            body = gateway.requests[-2].json()
+            assert (body.get("lease"), "run" in body) == (lease, False)
         with pytest.raises(TypeError, match="imagee"):
             await client.create(imagee="x")  # type: ignore[call-arg]
 
@@ -324,3 +339,27 @@ async def test_steps_of_a_preparation_travel_with_bytes_as_base64(gateway: FakeG
         {"file": {"path": "/b", "content": "text"}},
         {"archive": {"path": "/c", "tar_b64": "dGFy"}},
     ]
+
+
+@on_backends
+async def test_a_renewal_says_until_when(gateway: FakeGateway) -> None:
+    async with Client(gateway.url, TOKEN) as client, client.sandbox() as box:
+        assert await box.renew() == "2026-11-30T12:00:00Z"
+        gateway.plan(f"POST /v1/sandboxes/{box.id}/renew", answer(200, b'{"expires_at": null}'))
+        assert await box.renew() is None
+        gateway.plan(f"POST /v1/sandboxes/{box.id}/renew", answer(200, b"[]"))
+        with pytest.raises(errors.InternalError):
+            await box.renew()
+
+
+@on_backends
+async def test_what_has_ended_is_listed_with_its_reason(gateway: FakeGateway) -> None:
+    async with Client(gateway.url, TOKEN) as client:
+        async with client.sandbox(run="r1") as box:
+            assert await client.list("r1", ended=True) == []
+        assert await client.list("r1") == []
+        [gone] = await client.list("r1", ended=True)
+        assert gone.id == box.id
+        assert gone.info.ended is not None
+        assert gone.info.ended["reason"] == "released"
+        assert [one.id for one in await client.list(ended=True)] == [box.id]

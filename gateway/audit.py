@@ -1,0 +1,69 @@
+"""One line for each sandbox that was handed over, and one for each that ended: who, which, why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sandman import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.model import Ending, Ready
+
+    from gateway.model import Instance  # isort: skip
+
+log = structlog.get_logger()
+
+RELEASE, RECLAIM, END = "release", "reclaim", "end"
+_ACTIONS = {"released": RELEASE, "expired": RECLAIM, "idle": RECLAIM, "node_lost": RECLAIM}
+"""By reason: of its owner's will, by Sandman, or by what became of its pod."""
+
+
+def allocated(made: Ready) -> Ready:
+    """A sandbox was handed over; it is handed back."""
+    timings = made.timings
+    total = timings.queued_ms + timings.claim_ms + timings.ready_ms
+    log.info(
+        "audit", action="allocation", tier=made.instance.tier, ms=round(total), **_of(made.instance)
+    )
+    return made
+
+
+class Audit:
+    """Tells of ends, and counts them.
+
+    Args:
+        speaks: whether this replica tells: each replica sees each end, and one is to tell of it.
+    """
+
+    def __init__(self, speaks: Callable[[], bool]) -> None:
+        self._speaks = speaks
+        self.counts: Counter[tuple[str, str]] = Counter()
+        """Ends by reason and cause."""
+
+    def ended(self, instance: Instance, ending: Ending) -> None:
+        """A sandbox has ended."""
+        if not self._speaks():
+            return
+        kind = errors.by_reason().get(ending.reason, errors.DiedError)
+        cause = ending.cause or kind.cause
+        self.counts[ending.reason, cause] += 1
+        action = _ACTIONS.get(ending.reason, END)
+        log.info(
+            "audit", action=action, reason=ending.reason, cause=cause, detail=ending.detail,
+            **_of(instance),
+        )  # fmt: skip
+
+
+def _of(instance: Instance) -> dict[str, object]:
+    return {
+        "sandbox": instance.id,
+        "tenant": instance.tenant,
+        "run": instance.run,
+        "pool": instance.pool,
+        "node": instance.node,
+    }

@@ -1,0 +1,180 @@
+"""Heartbeats of the runs whose sandboxes a client has: for as long as its process lives, and no longer.
+
+A thread in either client, with a connection of its own: a trainer's event loop may be held up for minutes by what it
+computes, and its sandboxes shall not be taken for abandoned then. It is a daemon thread: it keeps no process alive, and
+a process that is killed takes it along.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from sandman.errors import SandmanError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sandman._core.config import Settings
+    from sandman._sync.transport import Transport
+
+DEFAULT_TTL_S = 300.0
+"""Seconds that sandboxes outlive the last heartbeat of their client: it may be held up for minutes, and what a dead
+one leaves shall not stay for many."""
+BEATS_IN_TTL = 4
+"""Heartbeats in one `ttl_s`: three may be lost."""
+LONGEST_PAUSE_S = 60.0
+"""Seconds between two heartbeats at most."""
+AGAIN_S = 5.0
+"""Seconds until one that failed is sent again, or the usual pause where that is shorter."""
+STOP_S = 2.0
+"""Seconds that closing a client waits for a heartbeat on its way."""
+
+logger = logging.getLogger("sandman")
+
+
+_hearts: weakref.WeakSet[Heart] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for heart in _hearts:
+        heart.begin()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+@dataclasses.dataclass(slots=True)
+class _Run:
+    ttl_s: float
+    due: float
+    """On the monotonic clock."""
+    pending: int = 0
+    """Calls that make sandboxes of it just now."""
+    asked: int = 0
+    """How often such a call began or ended."""
+
+    @property
+    def pause_s(self) -> float:
+        return min(self.ttl_s / BEATS_IN_TTL, LONGEST_PAUSE_S)
+
+
+class Heart:
+    """Sends the heartbeats of one client.
+
+    Args:
+        settings: the client's.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._is_stopped = False
+        self.begin()
+        _hearts.add(self)
+
+    def begin(self) -> None:
+        """Without runs, and without a thread: at first, and after a fork in the child, which has its parent's locks
+        as they were and none of its threads. What the parent holds is the parent's to keep."""
+        self._runs: dict[str, _Run] = {}
+        self._lock = threading.Lock()
+        self._changed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return f"<Heart runs={sorted(self._runs)}>"
+
+    @property
+    def beats(self) -> bool:
+        """Whether there is a thread, which closing must end."""
+        return self._thread is not None
+
+    @contextlib.contextmanager
+    def expecting(self, run: str, ttl_s: float) -> Iterator[None]:
+        """While this runs sandboxes of this run are made: it is kept from now on, until it has none."""
+        self._add(run, ttl_s)
+        try:
+            yield
+        finally:
+            with self._lock:
+                known = self._runs.get(run)
+                if known is not None:
+                    known.pending -= 1
+                    known.asked += 1
+
+    def _add(self, run: str, ttl_s: float) -> None:
+        with self._lock:
+            known = self._runs.setdefault(run, _Run(ttl_s, time.monotonic() + ttl_s))
+            known.ttl_s = min(known.ttl_s, ttl_s)
+            known.due = min(known.due, time.monotonic() + known.pause_s)
+            known.pending += 1
+            known.asked += 1
+            if not self._is_stopped and self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="sandman-heart", daemon=True)
+                self._thread.start()
+        self._changed.set()
+
+    def stop(self) -> None:
+        """No more heartbeats; leases go on without."""
+        with self._lock:
+            self._is_stopped = True
+            thread, self._thread = self._thread, None
+        self._changed.set()
+        if thread is not None:
+            thread.join(STOP_S)
+
+    def _run(self) -> None:
+        # What the synchronous client needs, and one that makes no sandbox does not.
+        from sandman._sync import transport as sync  # noqa: PLC0415
+
+        transport = sync.Transport(self._settings)
+        try:
+            while not self._is_stopped:
+                self._changed.clear()
+                for name, run in self._due(time.monotonic()):
+                    self._beat(transport, name, run)
+                self._changed.wait(self._wait(time.monotonic()))
+        finally:
+            transport.close()
+
+    def _due(self, now: float) -> list[tuple[str, _Run]]:
+        with self._lock:
+            return [(name, run) for name, run in self._runs.items() if run.due <= now]
+
+    def _wait(self, now: float) -> float | None:
+        """Seconds until the next one is due; None: there is none, and none while it is stopped."""
+        with self._lock:
+            if self._is_stopped:
+                return 0.0
+            return max(0.0, min((run.due for run in self._runs.values()), default=now + 1e6) - now)
+
+    def _beat(self, transport: Transport, name: str, run: _Run) -> None:
+        from sandman._sync.transport import Call  # noqa: PLC0415
+
+        asked, began = run.asked, time.monotonic()
+        call = Call.with_json(
+            "POST", f"/v1/runs/{quote(name, safe='')}/heartbeat", {"ttl_s": run.ttl_s}
+        )
+        call.patience_s = call.silence_s = max(1.0, run.pause_s)
+        try:
+            answer = transport.json(call)
+        except SandmanError as error:
+            logger.warning("the heartbeat of run %s failed: %s", name, error)
+            run.due = time.monotonic() + min(AGAIN_S, run.pause_s)
+            return
+        run.due = began + run.pause_s
+        if isinstance(answer, dict) and answer.get("sandboxes") == 0:
+            self._forget(name, asked)
+
+    def _forget(self, name: str, asked: int) -> None:
+        """It has no sandboxes any more, unless one was made while the gateway was asked."""
+        with self._lock:
+            known = self._runs[name]
+            if not known.pending and known.asked == asked:
+                del self._runs[name]

@@ -1,0 +1,43 @@
+"""After all others on the cluster, by its name: nothing is left that nobody holds."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+from gateway.runs import KEEP_S
+from sandman import names
+from tests.cluster import faults
+
+SWEEPS_S = 60.0
+"""Beyond what a Lease is kept: for sweeps, a change of the allocator and a busy machine."""
+
+
+def test_no_pod_is_held_by_nobody(sandman):
+    sandman.wait_nothing_leased(60)
+    selector = f"{names.LABEL_STATE}!=free"
+    pods = json.loads(sandman.kubectl("get", "pods", "-l", selector, "-o", "json"))["items"]
+    left = [
+        pod["metadata"]["name"] for pod in pods if names.LABEL_TENANT in pod["metadata"]["labels"]
+    ]
+    assert left == []
+
+
+def test_no_process_of_a_sandbox_outlives_its_pod(sandman):
+    pods = json.loads(sandman.kubectl("get", "pods", "-o", "json"))["items"]
+    running = [pod for pod in pods if pod["status"].get("phase") == "Running"]
+    held = {faults.first_process(sandman, pod["metadata"]["name"]) for pod in running}
+    faults.wait("only pods have daemons", lambda: set(faults.daemons()) <= held, 60)
+
+
+def test_no_lease_of_a_run_is_older_than_it_is_kept(sandman):
+    """With no sandbox left each goes after its last heartbeat."""
+    now = datetime.now(UTC)
+    text = faults.system(sandman, "get", "leases", "-l", names.LABEL_RUN, "-o", "json")
+    old = [
+        lease["metadata"]["labels"][names.LABEL_RUN]
+        for lease in json.loads(text)["items"]
+        if (now - datetime.fromisoformat(lease["spec"]["renewTime"])).total_seconds()
+        > KEEP_S + SWEEPS_S
+    ]
+    assert old == []

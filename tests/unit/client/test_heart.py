@@ -1,0 +1,231 @@
+"""Heartbeats: while the process lives, whatever its event loop does, and no longer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from sandman._core import heart, termination
+from sandman._core.heart import Heart
+from sandman._core.termination import Termination
+from sandman.client import Client
+from sandman.sync import Client as SyncClient
+from tests.unit.client.backends import on_backends
+from tests.unit.client.fake_gateway import TOKEN, answer
+from tests.unit.daemon.harness import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.unit.client.fake_gateway import FakeGateway
+
+BEAT = "POST /v1/runs/r1/heartbeat"
+SOON_S = 0.2
+"""A `ttl_s` whose beats come each twentieth of a second; no real gateway takes it."""
+
+
+def hearts() -> int:
+    return sum(thread.name == "sandman-heart" for thread in threading.enumerate())
+
+
+@on_backends
+async def test_it_beats_while_the_loop_is_held_up_and_stops_with_the_client(gateway: FakeGateway):
+    async with Client(gateway.url, TOKEN) as client:
+        await client.create(run="r1", ttl_s=SOON_S)
+        await client.create(run="r1", ttl_s=60)
+        time.sleep(0.5)
+        assert len(gateway.calls(BEAT)) >= 3
+        [first, *_] = [one for one in gateway.requests if one.path.endswith("/heartbeat")]
+        assert first.json() == {"ttl_s": SOON_S}
+        assert repr(client._heart) == "<Heart runs=['r1']>"
+    count = len(gateway.calls(BEAT))
+    assert hearts() == 0
+    await anyio.sleep(0.2)
+    assert len(gateway.calls(BEAT)) == count
+
+
+def test_it_beats_for_the_synchronous_client(gateway: FakeGateway):
+    with SyncClient(gateway.url, TOKEN) as client:
+        client.create(run="r1", ttl_s=SOON_S)
+        assert wait_until(lambda: len(gateway.calls(BEAT)) >= 3)
+    assert hearts() == 0
+
+
+def test_without_sandboxes_of_heartbeats_there_is_no_thread(gateway: FakeGateway):
+    with SyncClient(gateway.url, TOKEN) as client:
+        client.create(heartbeat=False, ttl_s=SOON_S)
+        assert not client._heart.beats
+        assert hearts() == 0
+
+
+def test_a_run_without_sandboxes_is_forgotten_and_comes_back(gateway: FakeGateway):
+    with SyncClient(gateway.url, TOKEN) as client:
+        with client.sandbox(run="r1", ttl_s=SOON_S):
+            assert wait_until(lambda: gateway.calls(BEAT))
+        assert wait_until(lambda: not client._heart._runs)
+        count = len(gateway.calls(BEAT))
+        with client.sandbox(run="r1", ttl_s=SOON_S):
+            assert wait_until(lambda: len(gateway.calls(BEAT)) > count)
+
+
+def test_one_made_meanwhile_keeps_its_run(gateway: FakeGateway):
+    with SyncClient(gateway.url, TOKEN) as client:
+        client.create(run="r1")
+        asked = client._heart._runs["r1"].asked
+        client._heart._forget("r1", asked - 1)
+        assert "r1" in client._heart._runs
+        with client._heart.expecting("r1", 60):
+            client._heart._forget("r1", asked + 1)
+            assert "r1" in client._heart._runs
+        client._heart._forget("r1", asked + 2)
+        assert "r1" not in client._heart._runs
+
+
+def test_one_that_failed_is_sent_again_soon(gateway: FakeGateway, monkeypatch):
+    monkeypatch.setattr(heart, "AGAIN_S", 0.05)
+    with SyncClient(gateway.url, TOKEN) as client:
+        gateway.plan(BEAT, answer(403), answer(403))
+        client.create(run="r1", ttl_s=SOON_S)
+        assert wait_until(lambda: len(gateway.calls(BEAT)) >= 4)
+
+
+def test_a_stopped_one_begins_no_more(gateway: FakeGateway):
+    client = SyncClient(gateway.url, TOKEN)
+    one = Heart(client.settings)
+    one.stop()
+    with one.expecting("r1", 1.0):
+        assert not one.beats
+    client.close()
+
+
+@pytest.mark.parametrize("ttl_s", [60.0, 1e5])
+def test_pauses_are_a_quarter_and_a_minute_at_most(ttl_s):
+    one = Heart(SyncClient("http://127.0.0.1:1", TOKEN).settings)
+    one._thread = threading.current_thread()
+    with one.expecting("r1", ttl_s):
+        wait = one._wait(time.monotonic())
+        assert wait == pytest.approx(min(ttl_s / 4, 60.0), abs=1.0)
+        assert one._due(time.monotonic() + 100.0)[0][0] == "r1"
+
+
+FORKS = """
+import os, sys, time
+from sandman.sync import Client
+client = Client(sys.argv[1], "smk_test_secret")
+client.create(run="parent", ttl_s=0.2)
+if os.fork() == 0:
+    client.create(run="child", ttl_s=0.2)
+    time.sleep(30)
+time.sleep(30)
+"""
+
+
+def test_a_forked_child_beats_for_itself_and_death_ends_it(gateway: FakeGateway):
+    child, parent = "POST /v1/runs/child/heartbeat", "POST /v1/runs/parent/heartbeat"
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", FORKS, gateway.url], start_new_session=True
+    ) as program:
+        assert wait_until(lambda: len(gateway.calls(child)) >= 2, 20)
+        # What the parent holds is not the child's to keep.
+        program.kill()
+        program.wait()
+        time.sleep(0.1)
+        held, count = len(gateway.calls(parent)), len(gateway.calls(child))
+        assert wait_until(lambda: len(gateway.calls(child)) >= count + 3, 20)
+        assert len(gateway.calls(parent)) == held
+        os.killpg(program.pid, signal.SIGKILL)
+    time.sleep(0.1)
+    count = len(gateway.calls(child))
+    time.sleep(0.3)
+    assert len(gateway.calls(child)) == count
+
+
+# --- SIGTERM ---
+
+HOLDS = """
+import signal, sys, time
+from sandman.sync import Client
+signal.signal(signal.SIGTERM, signal.SIG_DFL)  # who measures coverage has set it
+with Client(sys.argv[1], "smk_test_secret") as client, client.sandbox() as box:
+    print("held", flush=True)
+    time.sleep(30)
+"""
+
+
+@pytest.fixture
+def nobodys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nobody in this process has a use for SIGTERM."""
+    monkeypatch.setattr(Termination, "_users", 0)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_sigterm_releases_what_a_program_holds(gateway: FakeGateway):
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS, gateway.url], stdout=subprocess.PIPE
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"held\n"
+        assert gateway.sandboxes
+        program.terminate()
+        assert program.wait(10) == termination.EXIT_CODE
+    assert gateway.released
+
+
+@pytest.mark.usefixtures("nobodys")
+def test_sigterm_is_taken_where_nobody_has_it_and_given_back():
+    one, two = Termination(), Termination()
+    one.watch()
+    two.watch()
+    assert signal.getsignal(signal.SIGTERM) is termination._leave
+    one.forget()
+    one.forget()
+    assert signal.getsignal(signal.SIGTERM) is termination._leave
+    with pytest.raises(SystemExit) as caught:
+        signal.raise_signal(signal.SIGTERM)
+    assert caught.value.code == 143
+    two.forget()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.usefixtures("nobodys")
+def test_a_handler_of_the_programs_own_is_left_alone():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        one = Termination()
+        one.watch()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+        one.forget()
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    one.watch()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        one.forget()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@pytest.mark.usefixtures("nobodys")
+def test_only_the_main_thread_may_take_it():
+    thread = threading.Thread(target=Termination().watch)
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@on_backends
+@pytest.mark.usefixtures("nobodys")
+async def test_the_asynchronous_client_leaves_it_alone(gateway: FakeGateway):
+    async with Client(gateway.url, TOKEN):
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
