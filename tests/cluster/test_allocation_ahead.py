@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import statistics
 import secrets
+import statistics
 import time
 from typing import TYPE_CHECKING
 
