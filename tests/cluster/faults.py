@@ -127,9 +127,15 @@ def setting(deployed: Deployed, name: str, value: object) -> Iterator[None]:
     """The gateways run with another setting."""
     variable = f"SANDMAN_GATEWAY_{name}"
     system(deployed, "set", "env", GATEWAY, f"{variable}={value}")
-    system(deployed, "rollout", "status", GATEWAY, "--timeout=180s")
+    rolled_out(deployed)
     try:
         yield
     finally:
         system(deployed, "set", "env", GATEWAY, f"{variable}-")
-        system(deployed, "rollout", "status", GATEWAY, "--timeout=180s")
+        rolled_out(deployed)
+
+
+def rolled_out(deployed: Deployed) -> None:
+    """There are new gateways and no old ones: one that stops serves on for a while, as allocator, too."""
+    system(deployed, "rollout", "status", GATEWAY, "--timeout=180s")
+    wait("the old gateways are gone", lambda: len(gateway_addresses(deployed)) == 2, 90)
