@@ -4,6 +4,7 @@ lost, nothing is made beyond the limits, gangs are served whole, and two of them
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -60,11 +61,19 @@ class Histories(RuleBasedStateMachine):
 
     @rule(place=places)
     def taken_elsewhere(self, place):
+        self._note_lost(self._uid(place))
         self.a.withdraw(self._uid(place))
+
+    def _note_lost(self, uid):
+        """What was kept for a member whose gang is being served already goes as what was given to it may."""
+        now = self.a._gangs._now
+        kept = now.kept.items() if now is not None and now.is_under_way else ()
+        self.was_lost |= {n for n, order in kept if order.slot and order.slot.uid == uid}
 
     @rule(place=places)
     def pod_gone(self, place):
         uid = self._uid(place)
+        self._note_lost(uid)
         self.a.forget(uid)
         self.exists.pop(uid, None)
         self.lives[place] = self.lives.get(place, 0) + 1
@@ -229,3 +238,22 @@ Histories.TestCase.settings = LONG
 NothingIsMade.TestCase.settings = LONG
 TestHistories = Histories.TestCase
 TestNothingIsMade = NothingIsMade.TestCase
+
+
+def test_a_pod_that_goes_while_its_gang_is_served_is_as_one_that_was_lost():
+    """Found by the histories: the first member was told, the second's pod went before it was."""
+    state = NothingIsMade()
+    state.arrive("root", BASE, 3, is_gang=True, tenant="acme", purpose=Purpose.EVAL)
+    for place in (2, 0, 1):
+        state.seen_free(place=place, pool="root", image=BASE, node="n1")
+    state.limits_change(claims=1, cold=0)
+    state.assign()
+    [first] = state.busy
+    kept = {order.slot.uid: order.ticket.number for order in state.a._gangs.kept()}
+    state.pod_gone(place=0)
+    state.ended(SimpleNamespace(draw=lambda _: first), how="ready")
+    state.assign()
+    assert len(kept) == 2
+    assert len(state.busy) == 1
+    assert state.waiting == state.was_lost
+    state.teardown()
