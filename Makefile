@@ -75,6 +75,10 @@ test: setup ## unit and flow tests, with the coverage gate; needs no cluster
 test-cluster: setup ## tests on the real cluster; it stays up if it was up
 	$(PY) $(PYTEST)=build/junit/test-cluster.xml tests/cluster
 
+.PHONY: test-faults
+test-faults: setup ## what becomes of sandboxes in eight faults, with five minutes without network
+	SANDMAN_TEST_CUT_S=300 $(PY) $(PYTEST)=build/junit/test-faults.xml tests/cluster/test_faults.py
+
 .PHONY: test-conformance
 test-conformance: setup ## the daemon in images of all kinds under runc, no cluster (root, Debian)
 	$(PY) $(PYTEST)=build/junit/test-conformance.xml tests/conformance tests/runc

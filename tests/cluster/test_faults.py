@@ -29,6 +29,8 @@ from tests.cluster import faults
 from tests.cluster.bed import kubectl
 
 SLOT = "sandman.test/slot"
+# The long form, five minutes: make test-faults.
+CUT_S = float(os.environ.get("SANDMAN_TEST_CUT_S", "45"))
 TOLD_S = 30.0
 """Seconds within which every loss is told."""
 
@@ -279,7 +281,7 @@ async def test_ten_seconds_without_network_cost_nothing(sandman):
 
 
 @pytest.mark.slow
-async def test_five_minutes_without_network_are_an_unknown_outcome_and_the_sandbox_lives(sandman):
+async def test_long_without_network_is_an_unknown_outcome_and_the_sandbox_lives(sandman):
     async with sandman.client() as client, client.sandbox(image=sandman.image("busybox")) as box:
         await box.files.write("/tmp/kept", b"x")
         pid = faults.first_process(sandman, faults.pod_of(box.id))
@@ -288,7 +290,7 @@ async def test_five_minutes_without_network_are_an_unknown_outcome_and_the_sandb
             with pytest.raises((OutcomeUnknownError, UnreachableError)):
                 await box.exec(["sleep", "1000"])
             print(f"told after {time.monotonic() - begun:.1f} s")
-            await trio.sleep(max(0.0, 300 - (time.monotonic() - begun)))
+            await trio.sleep(max(0.0, CUT_S - (time.monotonic() - begun)))
         assert await box.files.read("/tmp/kept") == b"x"
         assert (await box.exec(["true"])).ok
 
