@@ -119,6 +119,22 @@ def _died(last: StateTerminated | None, at: float | None) -> Ending:
     return Ending("died", detail, at=at, facts=facts)
 
 
+def is_unexplained(ending: Ending | None) -> bool:
+    """Whether the pod itself may not tell the whole: its daemon ended on TERM, which the kubelet alone can
+    send. An evicted pod whose first process ended with 0 has, by the turn of events, no reason (1.36)."""
+    return ending is not None and ending.reason == "died" and ending.facts.get("exit_code") == 0
+
+
+def of_eviction(events: Iterable[Event], ending: Ending) -> Ending:
+    """The ending of a pod that was put out, by its events; the same ending when it was not."""
+    for event in events:
+        if event.reason == "Evicted":
+            reason, text = _POD_REASONS[event.reason]
+            cause = _whose(reason, event.message)
+            return Ending(reason, f"{text}: {event.message}", cause=cause, at=ending.at)
+    return ending
+
+
 def _ended_itself(at: float | None, expires_at: float | None) -> Ending:
     """Its daemon was not reached for as long as its lease allows: because the lease ran out, or before,
     because no gateway was there to renew it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 BUFFER = 64
 """Changes between a watch and the pool: one TCP read brings about as many; a full channel stops the
 reading, and the API server copes with that."""
+EVENTS_S = 2.0
+"""Seconds for the events of a pod whose end is unexplained: others' news wait behind it."""
 
 
 async def watch(
@@ -31,7 +35,7 @@ async def watch(
             translate: Callable[[Any, bool], Iterator[News]], reflector: kube.Reflector[Any]
         ) -> None:
             told.append(trio.Event())
-            nursery.start_soon(_relay, reflector, translate, send.clone(), told[-1])
+            nursery.start_soon(_relay, api, reflector, translate, send.clone(), told[-1])
 
         begin(_node, kube.Reflector(api, kube.NODES))
         for namespace in namespaces:
@@ -48,6 +52,7 @@ def _of_pools(api: kube.Kube, resource: kube.Resource[Any], namespace: str) -> k
 
 
 async def _relay(
+    api: kube.Kube,
     reflector: kube.Reflector[Any],
     translate: Callable[[Any, bool], Iterator[News]],
     send: trio.MemorySendChannel[News],
@@ -62,7 +67,23 @@ async def _relay(
                 told.set()
                 continue
             for news in translate(change.object, isinstance(change, kube.Deleted)):
-                await send.send(news)
+                await send.send(await _explained(api, news))
+
+
+async def _explained(api: kube.Kube, news: News) -> News:
+    """With what only a pod's events tell of its end."""
+    if not isinstance(news, Seen) or not endings.is_unexplained(news.instance.ending):
+        return news
+    instance, ending = news.instance, news.instance.ending
+    with trio.move_on_after(EVENTS_S), contextlib.suppress(kube.KubeError):
+        listing = await api.list(
+            kube.EVENTS,
+            namespace=instance.namespace,
+            field_selector=f"involvedObject.uid={instance.uid}",
+        )
+        if ending is not None:
+            ending = endings.of_eviction(listing.items, ending)
+    return Seen(dataclasses.replace(instance, ending=ending))
 
 
 def _pod(pod: kube.Pod, gone: bool) -> Iterator[News]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import pytest
 import trio
 
 from gateway.provider import Gone, NodeSeen, PoolGone, PoolSeen, Seen, Synced, watching
@@ -120,3 +121,45 @@ async def test_pods_with_annotations_of_every_wrong_kind_are_told_like_others():
     assert len(told) == len(odd)
     assert {one.expires_at for one in told} == {None}
     assert {one.claim_id for one in told} == {None}
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "expected"),
+    [
+        ("Evicted", "Pod ephemeral local storage usage exceeds the total limit of containers 30Mi.", ("evicted", "sandbox")),
+        ("Evicted", "The node was low on resource: memory.", ("evicted", None)),
+        ("Killing", "Stopping container sandbox", ("died", None)),
+    ],
+)  # fmt: skip
+async def test_an_eviction_that_only_an_event_tells_of(kind, message, expected):
+    """A kubelet whose pod's first process ends with 0 may write phase Succeeded and no reason."""
+    ended = {"exitCode": 0, "reason": "Completed", "finishedAt": "2026-11-30T04:01:10Z"}
+    status = {"containerStatuses": [{"name": "main", "state": {"terminated": ended}}]}
+    server = ApiServer()
+    uid = server.put("pods", placeholder("p1"))["metadata"]["uid"]
+    server.put(
+        "events",
+        {
+            "metadata": {"name": "e1", "namespace": NAMESPACE},
+            "involvedObject": {"uid": uid},
+            "reason": kind,
+            "message": message,
+        },
+    )
+    async with watched(server) as receive:
+        await until(receive, Synced)
+        server.change("pods", "p1", lambda one: one["status"].update(status, phase="Succeeded"))
+        ending = (await until(receive, Seen))[-1].instance.ending
+    assert (ending.reason, ending.cause) == expected
+    assert ending.at is not None
+
+
+async def test_without_its_events_it_has_died():
+    ended = {"exitCode": 0, "reason": "Completed", "finishedAt": "2026-11-30T04:01:10Z"}
+    status = {"containerStatuses": [{"name": "main", "state": {"terminated": ended}}]}
+    server = ApiServer()
+    server.put("pods", placeholder("p1"))
+    async with watched(server) as receive:
+        await until(receive, Synced)
+        server.change("pods", "p1", lambda one: one["status"].update(status, phase="Succeeded"))
+        assert (await until(receive, Seen))[-1].instance.ending.reason == "died"
