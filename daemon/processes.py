@@ -78,6 +78,7 @@ class Processes:
         self._lock = threading.Lock()
         self._count = 0
         self._null_fd: int | None = None
+        self._is_closed = False
         self._kept_bytes = 0
         """Of all ended commands; added up anew at each end it was a third of what a command costs."""
         self._oom_score = kernel.likelier_oom_score()
@@ -93,6 +94,18 @@ class Processes:
         """Commands that run."""
         return len(self._running) + sum(shell.end is None for shell in self._shells)
 
+    def close(self) -> None:
+        """Start no command any more."""
+        with self._lock:
+            self._is_closed = True
+
+    def dispose(self) -> None:
+        """Let go of what is held for commands; none runs any more, and none will."""
+        with self._lock:
+            null, self._null_fd = self._null_fd, None
+        if null is not None:
+            os.close(null)
+
     def reserve(self, exec_id: str | None, mark: bytes = b"") -> tuple[Process, bool]:
         """A place in the table, and whether it is a new one.
 
@@ -102,7 +115,7 @@ class Processes:
 
         Raises:
             BadRequestError: not an exec id.
-            ConflictError: it is taken, by a command of another specification.
+            ConflictError: it is taken, by a command of another specification, or the claim was given back.
             OutcomeUnknownError: a command of this name ran, and how it ended is forgotten.
             UnreachableError: the sandbox has left no descriptor for it.
         """
@@ -111,6 +124,8 @@ class Processes:
                 "exec_id must be 1 to 64 of [A-Za-z0-9._-] and not dots alone", field="exec_id"
             )
         with self._lock:
+            if self._is_closed:
+                raise ConflictError("the claim that this command is for has been given back")
             self._count += 1
             name = exec_id or f"x{self._count:x}-{os.urandom(4).hex()}"
             known = self._running.get(name) or self._ended.get(name)

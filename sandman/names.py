@@ -25,7 +25,8 @@ ALLOCATOR_LEASE = "sandman-allocator"
 # --- labels --------------------------------------------------------------------------------------
 
 LABEL_INJECT = f"{DOMAIN}/inject"
-"""`enabled` on a namespace lets the webhook see its pods; `pool` on a pod asks for injection."""
+"""On a namespace: `enabled` for pools, `workloads` for users' own pods: what the webhook may see there. On a
+pod: `pool` or `workload`, what it asks for."""
 LABEL_POOL = f"{DOMAIN}/pool"
 LABEL_STATE = f"{DOMAIN}/state"
 LABEL_TENANT = f"{DOMAIN}/tenant"
@@ -41,7 +42,9 @@ LABEL_MONITORING = f"{DOMAIN}/monitoring"
 """`enabled` on a namespace lets its pods read metrics that tell of tenants."""
 
 INJECT_NAMESPACE_ENABLED = "enabled"
+INJECT_NAMESPACE_WORKLOADS = "workloads"
 INJECT_POOL = "pool"
+INJECT_WORKLOAD = "workload"
 
 LABEL_RESERVATION = f"{DOMAIN}/reservation"
 """Id of the reservation that a pod was prepared for, or that a Lease holds."""
@@ -73,6 +76,14 @@ ANNOTATION_USED = f"{DOMAIN}/used"
 ANNOTATION_ENDED = f"{DOMAIN}/ended"
 ANNOTATION_DELIVERY = f"{DOMAIN}/delivery"
 """How the daemon gets into the pod: `image` (image volume) or `init` (init container that copies)."""
+ANNOTATION_CONTAINER = f"{DOMAIN}/container"
+"""Which containers of a workload get the daemon: names with commas between, or `*`; else the first."""
+ANNOTATION_COMMANDS = f"{DOMAIN}/commands"
+"""What the images of a workload run by themselves, as `sandman inject` found it: see `entrypoints`."""
+ANNOTATION_CONTAINERS = f"{DOMAIN}/containers"
+"""Written by the webhook: the injected containers of a workload, each with its daemon's port, as JSON."""
+ANNOTATION_NOT_INJECTED = f"{DOMAIN}/not-injected"
+"""Written by the webhook: why a workload runs without the daemon."""
 ANNOTATION_SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 # Annotations of a pool's Deployment.
@@ -94,6 +105,8 @@ ANNOTATION_BROKEN = f"{DOMAIN}/broken"
 
 DELIVERY_IMAGE = "image"
 DELIVERY_INIT = "init"
+
+ALL_CONTAINERS = "*"
 
 # --- inside the pod ------------------------------------------------------------------------------
 

@@ -34,6 +34,9 @@ class Config:
             and by digest it pins what runs in every sandbox.
         default_delivery: `image` or `init`, for pods without the annotation. `image`, since it costs
             no container; a cluster that cannot mount images says `init`.
+        workload_delivery: the same for users' own workloads. `init`, since it works everywhere: an image
+            volume that a node cannot mount would keep somebody's production from starting.
+        architecture: what the daemon in that image is built for, as nodes' label kubernetes.io/arch says it.
         namespace: where the webhook, its Secrets and its Service are.
         service: name of the Service; with the namespace it is the name in the certificate.
         configuration: name of the MutatingWebhookConfiguration whose caBundle is kept. Another name lets
@@ -51,6 +54,8 @@ class Config:
 
     daemon_image: str
     default_delivery: str = names.DELIVERY_IMAGE
+    workload_delivery: str = names.DELIVERY_INIT
+    architecture: str = "amd64"
     namespace: str = names.SYSTEM_NAMESPACE
     service: str = "sandman-webhook"
     configuration: str = names.WEBHOOK_CONFIGURATION
@@ -90,11 +95,9 @@ class _Reader:
         default = Config(daemon_image="")
         return Config(
             daemon_image=self._image(),
-            default_delivery=self._choice(
-                "DEFAULT_DELIVERY",
-                default.default_delivery,
-                (names.DELIVERY_IMAGE, names.DELIVERY_INIT),
-            ),
+            default_delivery=self._delivery("DEFAULT_DELIVERY", default.default_delivery),
+            workload_delivery=self._delivery("WORKLOAD_DELIVERY", default.workload_delivery),
+            architecture=self._name("ARCHITECTURE", default.architecture),
             namespace=self._name("NAMESPACE", default.namespace),
             service=self._name("SERVICE", default.service),
             configuration=self._name("CONFIGURATION", default.configuration),
@@ -116,6 +119,9 @@ class _Reader:
         if not image or any(character.isspace() for character in image):
             raise ConfigError(f"{PREFIX}DAEMON_IMAGE must name the image that holds the daemon")
         return image
+
+    def _delivery(self, name: str, default: str) -> str:
+        return self._choice(name, default, (names.DELIVERY_IMAGE, names.DELIVERY_INIT))
 
     def _choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:
         value = self._text(name, default)

@@ -105,6 +105,8 @@ class Webhook:
             daemon_image=config.daemon_image,
             version=config.version,
             default_delivery=config.default_delivery,
+            workload_delivery=config.workload_delivery,
+            architecture=config.architecture,
             daemon_port=config.daemon_port,
             control_plane=config.namespace,
         )

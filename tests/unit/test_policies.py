@@ -19,18 +19,30 @@ def expressions(policy: dict[str, Any]) -> str:
     return "\n".join(part["expression"] for part in parts)
 
 
+# Users' production must start whatever becomes of these; all others fail closed and deny.
+OPEN = {"sandman-whole-workloads": ["Deny"], "sandman-tell-workloads": ["Warn", "Audit"]}
+
+
 @pytest.mark.parametrize("one", POLICIES, ids=str)
 def test_policies_are_bound_and_fail_closed(one: Manifest) -> None:
     name = one.value["metadata"]["name"]
     spec = one.value["spec"]
-    assert spec["failurePolicy"] == "Fail"
+    is_of_workloads = name.endswith("-workloads")
+    assert spec["failurePolicy"] == ("Ignore" if name in OPEN else "Fail")
     assert spec["matchConstraints"]["namespaceSelector"] == {
-        "matchLabels": {names.LABEL_INJECT: names.INJECT_NAMESPACE_ENABLED}
+        "matchLabels": {
+            names.LABEL_INJECT: names.INJECT_NAMESPACE_WORKLOADS
+            if is_of_workloads
+            else names.INJECT_NAMESPACE_ENABLED
+        }
     }
     # Subresources are left alone: a kubelet's status must never wait for us.
     assert [rule["resources"] for rule in spec["matchConstraints"]["resourceRules"]] == [["pods"]]
     binding = get("ValidatingAdmissionPolicyBinding", name)
-    assert binding["spec"] == {"policyName": name, "validationActions": ["Deny"]}
+    assert binding["spec"] == {
+        "policyName": name,
+        "validationActions": OPEN.get(name, ["Deny"]),
+    }
     for validation in spec["validations"]:
         assert validation["message"]
 
@@ -83,3 +95,34 @@ def test_injection_is_checked_by_the_names_in_use() -> None:
         names.ANNOTATION_KEY_ID,
     ):
         assert f"'{quoted}'" in text
+
+
+def test_workloads_are_judged_by_the_names_in_use() -> None:
+    guard = expressions(get("ValidatingAdmissionPolicy", "sandman-guard-workloads"))
+    written = set(re.findall(r"'(sandman\.dev/[a-z-]+)'", guard))
+    assert written == {
+        names.LABEL_INJECT,
+        names.ANNOTATION_NONCE,
+        names.ANNOTATION_KEY_ID,
+        names.ANNOTATION_INJECTED,
+        names.ANNOTATION_CONTAINERS,
+    }
+    assert f"== '{names.INJECT_WORKLOAD}'" in guard
+    whole = expressions(get("ValidatingAdmissionPolicy", "sandman-whole-workloads"))
+    for quoted in (
+        names.ANNOTATION_INJECTED,
+        names.VOLUME,
+        names.MOUNT_PATH,
+        names.DAEMON_COMMAND[3],
+    ):
+        assert f"'{quoted}'" in whole
+    told = expressions(get("ValidatingAdmissionPolicy", "sandman-tell-workloads"))
+    assert set(re.findall(r"'(sandman\.dev/[a-z-]+)'", told)) == {
+        names.ANNOTATION_INJECTED,
+        names.ANNOTATION_NOT_INJECTED,
+    }
+    for name in OPEN:
+        policy = get("ValidatingAdmissionPolicy", name)
+        assert policy["spec"]["matchConstraints"]["objectSelector"] == {
+            "matchLabels": {names.LABEL_INJECT: names.INJECT_WORKLOAD}
+        }

@@ -29,6 +29,8 @@ def test_only_the_image_must_be_given():
 def test_every_setting_can_be_given():
     given = read(
         DEFAULT_DELIVERY="init",
+        WORKLOAD_DELIVERY="image",
+        ARCHITECTURE="arm64",
         NAMESPACE="other",
         SERVICE="hook",
         CONFIGURATION="second",
@@ -59,6 +61,8 @@ def test_an_empty_variable_counts_as_absent():
         ("DAEMON_IMAGE", ""),
         ("DAEMON_IMAGE", "a b"),
         ("DEFAULT_DELIVERY", "ftp"),
+        ("WORKLOAD_DELIVERY", "ftp"),
+        ("ARCHITECTURE", "AMD 64"),
         ("NAMESPACE", "Not_a_name"),
         ("SERVICE", "-"),
         ("CONFIGURATION", "a b"),
