@@ -22,6 +22,10 @@ WEBHOOK_TLS_SECRET = "sandman-webhook-tls"  # noqa: S105
 WEBHOOK_CONFIGURATION = "sandman-webhook"
 ALLOCATOR_LEASE = "sandman-allocator"
 
+ATTACHMENT_PREFIX = "sandman-attached-"
+"""Of Leases in Sandman's namespace: who is attached to a container of a user's workload. The pod itself is
+never written."""
+
 # --- labels --------------------------------------------------------------------------------------
 
 LABEL_INJECT = f"{DOMAIN}/inject"
@@ -34,6 +38,8 @@ LABEL_RUN = f"{DOMAIN}/run"
 LABEL_KEY = f"{DOMAIN}/key"
 """Hash of the caller's idempotency key, so that a repeated call finds its sandbox again."""
 LABEL_NETWORK = f"{DOMAIN}/network"
+LABEL_ATTACHED = f"{DOMAIN}/attached"
+"""On the Lease of an attachment."""
 LABEL_TIER = f"{DOMAIN}/tier"
 """How the sandbox came to be: warm, swap or cold."""
 LABEL_NODE_CLASS = f"{DOMAIN}/node-class"
@@ -74,6 +80,10 @@ it was done in. Such a pod never becomes free again."""
 ANNOTATION_USED = f"{DOMAIN}/used"
 """Of a reservation's Lease: how many of its placeholders were handed out."""
 ANNOTATION_ENDED = f"{DOMAIN}/ended"
+ANNOTATION_WORKLOAD = f"{DOMAIN}/workload"
+"""On the Lease of an attachment: which container of which pod, by uid, and which start of its daemon."""
+ANNOTATION_IDENTITY = f"{DOMAIN}/identity"
+"""On the Lease of an attachment: the Kubernetes user whose right it is."""
 ANNOTATION_DELIVERY = f"{DOMAIN}/delivery"
 """How the daemon gets into the pod: `image` (image volume) or `init` (init container that copies)."""
 ANNOTATION_CONTAINER = f"{DOMAIN}/container"

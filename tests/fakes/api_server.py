@@ -90,6 +90,8 @@ class ApiServer(FakeApi):
         """Told of each pod's ADDED, MODIFIED and DELETED."""
         self.holds_deleted = False
         """Whether a deleted pod stays, marked, until `remove`, as while it ends."""
+        self.may: Callable[[Object], bool] = lambda _spec: False
+        """Answers SubjectAccessReviews."""
         self.faults: list[Callable[[Seen], Answer | None]] = []
         """Asked first; one that answers is spent."""
         self.write_s = 0.0
@@ -216,6 +218,8 @@ class ApiServer(FakeApi):
 
     def _create(self, seen: Seen, plural: str, namespace: str) -> Answer:
         document = seen.json
+        if plural == "subjectaccessreviews":
+            return Answer(201, {**document, "status": {"allowed": self.may(document["spec"])}})
         meta = document["metadata"]
         meta["namespace"] = namespace
         if (plural, namespace, meta["name"]) in self.objects:
@@ -300,7 +304,9 @@ def selected(
     if kind != plural or namespace not in {"", meta.get("namespace", "")}:
         return False
     label = params.get("labelSelector")
-    if label is not None and label not in (meta.get("labels") or {}):
+    name, equals, value_of_label = (label or "").partition("=")
+    labels = meta.get("labels") or {}
+    if name and (name not in labels or (equals and labels[name] != value_of_label)):
         return False
     field, _, wanted = params.get("fieldSelector", "").partition("=")
     value: Any = document
