@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PREFIX = "SANDMAN_WEBHOOK_"
+OWN, EXTERNAL = "own", "external"
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -41,6 +42,8 @@ class Config:
         service: name of the Service; with the namespace it is the name in the certificate.
         configuration: name of the MutatingWebhookConfiguration whose caBundle is kept. Another name lets
             a second version be tried beside the first.
+        certificates: `own`, or `external` where cert-manager or the like fills the Secret `sandman-webhook-tls`
+            (`tls.crt`, `tls.key`, `ca.crt`) and publishes the authority in the configuration.
         addresses: further addresses in the certificate, comma-separated. None: the API server comes
             by the Service. For a webhook outside of the cluster that is registered by URL.
         host: address to listen on. Empty: all, IPv6 and IPv4.
@@ -59,6 +62,7 @@ class Config:
     namespace: str = names.SYSTEM_NAMESPACE
     service: str = "sandman-webhook"
     configuration: str = names.WEBHOOK_CONFIGURATION
+    certificates: str = OWN
     addresses: tuple[str, ...] = ()
     host: str = ""
     port: int = names.WEBHOOK_PORT
@@ -101,6 +105,7 @@ class _Reader:
             namespace=self._name("NAMESPACE", default.namespace),
             service=self._name("SERVICE", default.service),
             configuration=self._name("CONFIGURATION", default.configuration),
+            certificates=self._choice("CERTIFICATES", default.certificates, (OWN, EXTERNAL)),
             addresses=self._addresses(),
             host=self._text("HOST", default.host),
             port=self._port("PORT", default.port, least=0),

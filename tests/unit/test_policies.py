@@ -27,17 +27,17 @@ OPEN = {"sandman-whole-workloads": ["Deny"], "sandman-tell-workloads": ["Warn", 
 def test_policies_are_bound_and_fail_closed(one: Manifest) -> None:
     name = one.value["metadata"]["name"]
     spec = one.value["spec"]
-    is_of_workloads = name.endswith("-workloads")
+    selector = {names.LABEL_INJECT: names.INJECT_NAMESPACE_ENABLED}
+    if name.endswith("-workloads"):
+        selector = {names.LABEL_INJECT: names.INJECT_NAMESPACE_WORKLOADS}
+    if name == "sandman-webhook-secrets":
+        selector = {"kubernetes.io/metadata.name": names.SYSTEM_NAMESPACE}
     assert spec["failurePolicy"] == ("Ignore" if name in OPEN else "Fail")
-    assert spec["matchConstraints"]["namespaceSelector"] == {
-        "matchLabels": {
-            names.LABEL_INJECT: names.INJECT_NAMESPACE_WORKLOADS
-            if is_of_workloads
-            else names.INJECT_NAMESPACE_ENABLED
-        }
-    }
+    assert spec["matchConstraints"]["namespaceSelector"] == {"matchLabels": selector}
     # Subresources are left alone: a kubelet's status must never wait for us.
-    assert [rule["resources"] for rule in spec["matchConstraints"]["resourceRules"]] == [["pods"]]
+    assert [rule["resources"] for rule in spec["matchConstraints"]["resourceRules"]] == [
+        ["secrets" if name == "sandman-webhook-secrets" else "pods"]
+    ]
     binding = get("ValidatingAdmissionPolicyBinding", name)
     assert binding["spec"] == {
         "policyName": name,
@@ -126,3 +126,13 @@ def test_workloads_are_judged_by_the_names_in_use() -> None:
         assert policy["spec"]["matchConstraints"]["objectSelector"] == {
             "matchLabels": {names.LABEL_INJECT: names.INJECT_WORKLOAD}
         }
+
+
+def test_the_webhook_makes_its_two_secrets_and_no_other() -> None:
+    policy = get("ValidatingAdmissionPolicy", "sandman-webhook-secrets")
+    (condition,) = policy["spec"]["matchConditions"]
+    account = f"system:serviceaccount:{names.SYSTEM_NAMESPACE}:sandman-webhook"
+    assert condition["expression"] == f"request.userInfo.username == '{account}'"
+    (rule,) = policy["spec"]["validations"]
+    assert f"in ['{names.KEYS_SECRET}', '{names.WEBHOOK_TLS_SECRET}']" in rule["expression"]
+    assert "== 'Opaque'" in rule["expression"]
