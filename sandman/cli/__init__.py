@@ -10,6 +10,7 @@ import click
 
 from sandman import names
 from sandman.cli.copy import cp
+from sandman.cli.doctor import doctor
 from sandman.cli.execute import execute
 from sandman.cli.guard import GuardedGroup
 from sandman.cli.inject import inject
@@ -51,7 +52,7 @@ def main(
     context.obj = Session(url, token, ca, server_name, quiet=quiet)
 
 
-for verb in (run, execute, shell, ls, release, cp, pools, reserve, inject):
+for verb in (run, execute, shell, ls, release, cp, pools, reserve, inject, doctor):
     main.add_command(verb)
 
 __all__ = ["main"]
