@@ -9,6 +9,7 @@ from __future__ import annotations
 import click
 
 from sandman import names
+from sandman.cli.attach import attach, workloads
 from sandman.cli.copy import cp
 from sandman.cli.doctor import doctor
 from sandman.cli.execute import execute
@@ -52,7 +53,20 @@ def main(
     context.obj = Session(url, token, ca, server_name, quiet=quiet)
 
 
-for verb in (run, execute, shell, ls, release, cp, pools, reserve, inject, doctor):
+for verb in (
+    run,
+    execute,
+    shell,
+    ls,
+    release,
+    cp,
+    pools,
+    reserve,
+    inject,
+    doctor,
+    attach,
+    workloads,
+):
     main.add_command(verb)
 
 __all__ = ["main"]

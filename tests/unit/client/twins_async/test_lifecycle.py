@@ -324,3 +324,31 @@ async def test_steps_of_a_preparation_travel_with_bytes_as_base64(gateway: FakeG
         {"file": {"path": "/b", "content": "text"}},
         {"archive": {"path": "/c", "tar_b64": "dGFy"}},
     ]
+
+
+ATTACH = "POST /v1/sandboxes/attach"
+ATTACHED = b'{"id":"sandman-attached-x-1","tier":"attached","boot_id":"b"}'
+
+
+@on_backends
+async def test_a_workload_is_attached_to_under_one_key(gateway: FakeGateway) -> None:
+    gateway.plan(ATTACH, drop, answer(201, ATTACHED))
+    async with Client(gateway.url, TOKEN) as client:
+        box = await client.attach_workload(
+            "shop", selector={"app": "web"}, run="r", env={"A": "1"}, max_s=60
+        )
+        assert (box.id, box.info.tier) == ("sandman-attached-x-1", "attached")
+        first, second = gateway.requests
+        assert first.json() == {
+            "namespace": "shop", "selector": {"app": "web"}, "run": "r", "env": {"A": "1"},
+            "lease": {"max_s": 60},
+        }  # fmt: skip
+        assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
+
+
+@on_backends
+async def test_workloads_are_listed(gateway: FakeGateway) -> None:
+    gateway.plan("GET /v1/sandboxes", answer(200, b'{"attachable":[{"pod":"web"}]}'))
+    async with Client(gateway.url, TOKEN) as client:
+        assert await client.workloads("a b") == [{"pod": "web"}]
+        assert gateway.requests[0].target == "/v1/sandboxes?attachable=1&namespace=a%20b"
