@@ -303,9 +303,9 @@ class TestEnds:
             "pods", "web-1",
             lambda one: one["status"]["containerStatuses"][0].update(restartCount=1),
         )  # fmt: skip
-        await until(lambda: shop.gateway.attached.attachable()[0].restarts == 1)
+        await until(lambda: not shop.leases())
         told = await shop.client.get(f"/v1/sandboxes/{box['id']}")
-        assert told.json()["ended"]["reason"] == "died"
+        assert (told.status_code, told.json()["reason"]) == (410, "died")
         again = await shop.attached()
         assert again["id"] != box["id"]
         assert (await shop.sh(again, "echo 1"))["stdout"] == "1\n"
@@ -324,6 +324,38 @@ class TestEnds:
             shop.server.remove("pods", "web-1")
         assert (answers[0].status_code, answers[0].json()["reason"]) == (410, "deleted")
         await until(lambda: not shop.leases(), within=120)
+
+    async def test_a_daemon_that_is_lost_in_the_middle_is_no_result(self, shop):
+        box = await shop.attached()
+        answers = []
+
+        async def wait() -> None:
+            path = f"/v1/sandboxes/{box['id']}/exec"
+            answers.append(await shop.client.post(path, json={"shell": "sleep 100"}))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await until(lambda: shop.gateway.attached.registry._calls)
+            await trio.sleep(0.3)
+            shop.web.process.kill()
+        assert (answers[0].status_code, answers[0].json()["reason"]) == (502, "outcome_unknown")
+        shop.web.process.wait(10)
+        shop.web.process = shop.web._start()
+
+    @pytest.mark.parametrize("method", ["POST", "PATCH"])
+    async def test_an_api_server_that_does_not_do_it_leaves_nothing(self, shop, method):
+        def fault(seen):
+            is_meant = (
+                seen.method == method
+                and "/leases" in seen.path
+                and "attached" in f"{seen.path}{seen.json}"
+            )
+            return refuse(422, "Invalid").answer if is_meant else None
+
+        shop.server.faults.append(fault)
+        assert (await shop.attach()).status_code in {409, 500}
+        assert shop.leases() == []
+        assert (await shop.attach()).status_code == 201
 
     async def test_its_lease_runs_out(self, shop):
         box = await shop.attached(lease={"max_s": 1})

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -92,6 +93,13 @@ def test_a_callers_own_variables_stay_the_workloads(port: str) -> None:
     assert not [
         one for one in variables if one.startswith((names.ENV_TOKEN_SHA256, names.ENV_PORT))
     ]
+
+
+def test_its_log_is_the_containers_to_the_byte() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    done = run(*sh("echo out; echo err >&2; exit 3"), env={names.ENV_PORT: port})
+    assert (done.stdout, done.stderr, done.returncode) == ("out\n", "err\n", 3)
 
 
 def test_its_errors_are_the_containers() -> None:
