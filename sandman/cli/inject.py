@@ -115,10 +115,10 @@ class _Work:
 
     def _change(self, template: Mapping[str, Any]) -> dict[str, dict[str, str | None]]:
         if self._remove:
-            return templates.removal()
+            return templates.removal(template)
         unspoken = templates.unspoken(template)
         found = {name: self._look_up(name, image) for name, image in unspoken.items()}
-        return templates.change(found, label=self._label)
+        return templates.change(template, found, label=self._label)
 
     def _look_up(self, container: str, image: str) -> Entrypoint:
         try:

@@ -59,37 +59,53 @@ def at(document: Mapping[str, Any], place: tuple[str, ...]) -> dict[str, Any]:
 
 def unspoken(template: Mapping[str, Any]) -> dict[str, str]:
     """The containers that are to get the daemon and say no command: image by name."""
-    annotations = (template.get("metadata") or {}).get("annotations") or {}
     containers = template["spec"].get("containers") or []
-    wish = str(annotations.get(names.ANNOTATION_CONTAINER, "")).strip()
+    wish = _wish(template)
     named = {one.strip() for one in wish.split(",") if one.strip()}
-    default = annotations.get(_DEFAULT_CONTAINER)
     if wish == names.ALL_CONTAINERS:
         chosen = containers
     elif named:
         chosen = [one for one in containers if one.get("name") in named]
     else:
-        chosen = [one for one in containers if one.get("name") == default] or containers[:1]
+        chosen = [one for one in containers if one.get("name") == _usual(template)]
     return {one["name"]: one["image"] for one in chosen if not one.get("command")}
 
 
 def change(
-    found: Mapping[str, entrypoints.Entrypoint], *, label: bool
+    template: Mapping[str, Any], found: Mapping[str, entrypoints.Entrypoint], *, label: bool
 ) -> dict[str, dict[str, str | None]]:
     """The members of a template's metadata, as a merge patch: None takes one away."""
     text = entrypoints.dump(found) if found else None
-    changed: dict[str, dict[str, str | None]] = {"annotations": {names.ANNOTATION_COMMANDS: text}}
-    if label:
-        changed["labels"] = {names.LABEL_INJECT: names.INJECT_WORKLOAD}
-    return changed
+    annotations: dict[str, str | None] = {names.ANNOTATION_COMMANDS: text}
+    if not label:
+        return {"annotations": annotations}
+    if not _wish(template):
+        # By name: another injector may put a container of its own before it.
+        annotations[names.ANNOTATION_CONTAINER] = _usual(template)
+    return {"annotations": annotations, "labels": {names.LABEL_INJECT: names.INJECT_WORKLOAD}}
 
 
-def removal() -> dict[str, dict[str, str | None]]:
-    """The change that takes label and annotation away."""
-    return {
-        "annotations": {names.ANNOTATION_COMMANDS: None},
-        "labels": {names.LABEL_INJECT: None},
-    }
+def removal(template: Mapping[str, Any]) -> dict[str, dict[str, str | None]]:
+    """The change that takes away what `change` has written."""
+    annotations: dict[str, str | None] = {names.ANNOTATION_COMMANDS: None}
+    if _wish(template) == _usual(template):
+        annotations[names.ANNOTATION_CONTAINER] = None
+    return {"annotations": annotations, "labels": {names.LABEL_INJECT: None}}
+
+
+def _annotations(template: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (template.get("metadata") or {}).get("annotations") or {}
+
+
+def _wish(template: Mapping[str, Any]) -> str:
+    return str(_annotations(template).get(names.ANNOTATION_CONTAINER, "")).strip()
+
+
+def _usual(template: Mapping[str, Any]) -> str | None:
+    """The container that is meant where nothing is said."""
+    there = [one.get("name") for one in template["spec"].get("containers") or []]
+    default = _annotations(template).get(_DEFAULT_CONTAINER)
+    return default if default in there else next(iter(there), None)
 
 
 def apply(template: dict[str, Any], changed: Mapping[str, Mapping[str, str | None]]) -> None:

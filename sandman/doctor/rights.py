@@ -93,6 +93,20 @@ def _without(cluster: Cluster, namespace: str) -> Iterator[Finding]:
             why = annotations.get(names.ANNOTATION_NOT_INJECTED, "the webhook did not answer then")
             text = f"pod {namespace}/{pod['metadata']['name']} runs without the daemon: {why}"
             yield warning("workloads", text, "mend that and make the pod anew")
+        elif any(names.DAEMON_COMMAND[0] in said for said in _complaints(pod)):
+            text = (
+                f"pod {namespace}/{pod['metadata']['name']} cannot start: its node mounts no images"
+            )
+            advice = f"set the annotation {names.ANNOTATION_DELIVERY}: {names.DELIVERY_INIT} on its template"
+            yield failure("workloads", text, advice)
+
+
+def _complaints(pod: dict[str, Any]) -> Iterator[str]:
+    """What the kubelet says of containers that do not start."""
+    for one in (pod.get("status") or {}).get("containerStatuses") or []:
+        for state in (one.get("state") or {}, one.get("lastState") or {}):
+            for why in (state.get("waiting"), state.get("terminated")):
+                yield str((why or {}).get("message", ""))
 
 
 def quotas(cluster: Cluster) -> Iterator[Finding]:

@@ -333,7 +333,9 @@ def test_another_injector_before_and_after_ours(shop: Shop, place: str) -> None:
             "securityContext": RESTRICTED,
         }  # fmt: skip
         pod = {
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": place, "labels": labels},
+            "apiVersion": "v1", "kind": "Pod", "metadata": {
+                "name": place, "labels": labels, "annotations": {names.ANNOTATION_CONTAINER: "main"},
+            },
             "spec": {"containers": [main]},
         }  # fmt: skip
         shop.create(pod)

@@ -305,6 +305,20 @@ class TestRights:
         assert "shop/web" in text
         assert why in text
 
+    def test_a_volume_that_came_empty(self, cluster):
+        text = 'exec: "/.sandman/bin/python3": stat: no such file or directory'
+        status = {
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            "lastState": {"terminated": {"message": text}},
+        }
+        injected = {"name": "web", "annotations": {names.ANNOTATION_INJECTED: "1"}}
+        cluster.pods = [{"metadata": injected, "status": {"containerStatuses": [status]}}]
+        level, told = worst(rights.workloads, cluster)
+        assert level is Level.FAILURE
+        assert "sandman.dev/delivery: init" in told
+        cluster.pods = [{"metadata": injected}]
+        assert worst(rights.workloads, cluster)[0] is Level.OK
+
     def test_quotas(self, cluster):
         cluster.quotas[0]["status"]["used"]["count/pods"] = "90"
         assert "90 of 100 count/pods" in worst(rights.quotas, cluster)[1]

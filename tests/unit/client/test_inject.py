@@ -108,6 +108,7 @@ class TestManifests:
         pod = changed["spec"]["template"]
         assert pod["metadata"]["labels"] == {"app": "x", LABEL: "workload"}
         assert pod["metadata"]["annotations"]["mine"] == "1"
+        assert pod["metadata"]["annotations"]["sandman.dev/container"] == "app"
         (found,) = told(pod).items()
         assert found[0] == "app"
         assert found[1][0] == shop.image("web:1")
@@ -153,11 +154,24 @@ class TestManifests:
         ]
         assert set(templates.unspoken(template(*parts, annotations=annotations))) == asked
 
+    def test_a_choice_of_the_users_is_his(self, shop):
+        document = deployment(
+            container("i", "a", command=["x"]), container("i", "b", command=["x"]),
+            annotations={"sandman.dev/container": "b"},
+        )  # fmt: skip
+        for arguments in ((), ("--remove",)):
+            changed = yaml.safe_load(shop.call("-", *arguments, input=json.dumps(document)).stdout)
+            kept = changed["spec"]["template"]["metadata"]["annotations"]
+            assert kept == {"sandman.dev/container": "b"}
+
     def test_a_pod_that_says_all_asks_nobody(self, shop):
         document = deployment(container("nowhere.invalid/x", command=["run"]))
         result = shop.call("-", input=json.dumps(document))
         pod = yaml.safe_load(result.stdout)["spec"]["template"]["metadata"]
-        assert pod == {"labels": {"app": "x", LABEL: "workload"}}
+        assert pod == {
+            "labels": {"app": "x", LABEL: "workload"},
+            "annotations": {"sandman.dev/container": "app"},
+        }
         assert not shop.fake.seen
 
     def test_commands_only_and_removal(self, shop):
