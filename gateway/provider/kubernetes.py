@@ -347,6 +347,11 @@ def translate(error: kube.KubeError) -> SandmanError:
         return QuotaError(f"the namespace's quota is used up: {text}", retry_after=5.0)
     if isinstance(error, kube.InvalidError) and "image" in text:
         return ImageNotFoundError(f"the API server refuses the image: {text}")
+    if isinstance(error, kube.UnauthorizedError):
+        # This replica's pod was deleted, and with it its token; another replica has one.
+        return UnreachableError(
+            "the API server does not know this gateway any more", retry_after=1.0
+        )
     if isinstance(error, (kube.ThrottledError, kube.UnavailableError)):
         wait = min(error.retry_after or 1.0, RETRY_MAX_S)
         return UnreachableError(f"the API server: {text}", retry_after=wait)

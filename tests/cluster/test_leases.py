@@ -47,8 +47,8 @@ def client_of(deployed) -> sdk.SyncClient:
     return sdk.SyncClient(made.url, made.token, ca=made.ca, server_name=made.server_name)
 
 
-def leases(deployed) -> list[dict]:
-    text = faults.system(deployed, "get", "leases", "-l", names.LABEL_RUN, "-o", "json")
+def leases(deployed, run: str) -> list[dict]:
+    text = faults.system(deployed, "get", "leases", "-l", f"{names.LABEL_RUN}={run}", "-o", "json")
     return json.loads(text)["items"]
 
 
@@ -70,7 +70,7 @@ def test_what_a_killed_trainer_held_is_gone_soon_and_its_quota_free(sandman):
             assert trainer.stdout.readline() == b"held\n"
             time.sleep(TTL_S + 10)
             assert len(sandman.leased()) == HELD
-            assert len(leases(sandman)) == 1
+            assert len(leases(sandman, "killed")) == 1
         finally:
             trainer.send_signal(signal.SIGKILL)
     took = faults.wait("all are gone", lambda: not sandman.leased(), TTL_S + 15)

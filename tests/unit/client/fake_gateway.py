@@ -233,6 +233,7 @@ class FakeGateway:
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[Request] = []
+        self._given_up: set[str] = set()
         self.sandboxes: dict[str, dict] = {}
         self.reservations: dict[str, dict] = {}
         self.ready_at_once = False
@@ -373,6 +374,9 @@ class FakeGateway:
         spec = request.json()
         wait_s = spec.pop("wait_s", None)
         key = request.headers.get("idempotency-key", "")
+        if key in self._given_up:
+            # Overtaken by its own end. The gateway keeps what it makes then for half a minute, for nobody.
+            raise errors.NotFoundError("given up")
         if "count" in spec:
             self._create_several(connection, spec, key)
             return
@@ -410,6 +414,7 @@ class FakeGateway:
     def _give_up(self, connection: Connection, request: Request) -> None:
         key = request.headers["idempotency-key"]
         with self._lock:
+            self._given_up.add(key)
             for one in [k for k in self.by_key if k == key or k.startswith(f"{key}/")]:
                 self.sandboxes.pop(self.by_key.pop(one), None)
         connection.answer(204)

@@ -162,6 +162,13 @@ def test_a_429_was_never_carried_out_and_of_a_503_nobody_knows():
     assert isinstance(away, UnreachableError)
 
 
+def test_a_gateway_whose_own_token_is_gone_sends_its_callers_to_another():
+    refused = _failure(kube.UnauthorizedError("Unauthorized", status=401))
+    assert isinstance(refused, RefusedError)
+    assert isinstance(refused.error, UnreachableError)
+    assert refused.error.retryable
+
+
 def test_an_infinite_wait_is_no_reason_to_wait_for_ever():
     window = Window(2)
     window.refused(0.0, math.inf)
