@@ -19,8 +19,10 @@ NEARLY = 0.9
 """Of a quota: from there on a burst will not find room."""
 _IN_POOLS = tuple(("pods", verb) for verb in ("create", "delete", "get", "list", "patch", "watch"))
 _IN_SYSTEM = (
-    ("leases.coordination.k8s.io", "create"),
-    (f"leases.coordination.k8s.io/{names.ALLOCATOR_LEASE}", "patch"),
+    *(
+        ("leases.coordination.k8s.io", verb)
+        for verb in ("create", "delete", "get", "list", "patch", "watch")
+    ),
     (f"secrets/{names.KEYS_SECRET}", "get"),
     (f"secrets/{names.API_KEYS_SECRET}", "get"),
 )

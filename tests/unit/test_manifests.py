@@ -364,6 +364,24 @@ def test_only_the_gateway_may_write_leases() -> None:
     ]
 
 
+def test_in_the_whole_cluster_the_gateway_sees_nodes_and_asks_who_may() -> None:
+    """And of users' workloads it reads the pods, where somebody has bound that: it is bound nowhere here."""
+    rules = {
+        one.value["metadata"]["name"]: [
+            (rule["apiGroups"], rule["resources"], rule["verbs"]) for rule in one.value["rules"]
+        ]
+        for one in of_kind("ClusterRole")
+    }
+    read = ["get", "list", "watch"]
+    assert rules["sandman-gateway"] == [
+        ([""], ["nodes"], read),
+        (["authorization.k8s.io"], ["subjectaccessreviews"], ["create"]),
+    ]
+    assert rules["sandman-workloads"] == [([""], ["pods"], read)]
+    bound = {one.value["roleRef"]["name"] for one in of_kind("RoleBinding", "ClusterRoleBinding")}
+    assert "sandman-workloads" not in bound
+
+
 def test_of_jobs_nothing_but_that_they_are_there_is_asked() -> None:
     rights = [
         (one.value["metadata"]["name"], one.value["metadata"].get("namespace"), rule["verbs"])
