@@ -35,7 +35,8 @@ GATEWAY_MAY: list[Right] = [
     *[(verb, "pods", SANDBOXES, "") for verb in ("get", "list", "watch", "create", "patch", "delete")],
     ("patch", "pods/resize", SANDBOXES, ""),
     *[(verb, "events", SANDBOXES, "") for verb in ("get", "list", "watch")],
-    *[(verb, "deployments.apps", SANDBOXES, "") for verb in ("get", "list", "watch")],
+    # Patched by the breaker, which writes replicas and its reason at once.
+    *[(verb, "deployments.apps", SANDBOXES, "") for verb in ("get", "list", "watch", "patch")],
     *[
         (verb, "leases.coordination.k8s.io", SANDBOXES, "")
         for verb in ("list", "create", "patch", "delete")
@@ -43,6 +44,8 @@ GATEWAY_MAY: list[Right] = [
     ("patch", "deployments.apps/scale", SANDBOXES, ""),
     *[(verb, "nodes", "", "") for verb in ("get", "list", "watch")],
     *[(verb, "leases.coordination.k8s.io", SYSTEM, names.ALLOCATOR_LEASE) for verb in ("get", "patch")],
+    # Of runs, whose names nobody foresees.
+    *[(verb, "leases.coordination.k8s.io", SYSTEM, "another") for verb in ("get", "patch", "delete")],
     ("create", "leases.coordination.k8s.io", SYSTEM, ""),
     *[
         (verb, "secrets", SYSTEM, name)
@@ -58,7 +61,8 @@ GATEWAY_MAY_NOT: list[Right] = [
     ("patch", "pods/resize", SYSTEM, ""),
     ("update", "pods", SANDBOXES, ""),
     ("deletecollection", "pods", SANDBOXES, ""),
-    ("patch", "deployments.apps", SANDBOXES, ""),
+    ("patch", "deployments.apps", SYSTEM, ""),
+    ("create", "deployments.apps", SANDBOXES, ""),
     ("delete", "deployments.apps", SANDBOXES, ""),
     ("get", "secrets", SANDBOXES, ""),
     *[(verb, "pods", "default", "") for verb in ("get", "list", "create", "delete")],
@@ -68,8 +72,8 @@ GATEWAY_MAY_NOT: list[Right] = [
     ("update", "secrets", SYSTEM, names.KEYS_SECRET),
     ("update", "secrets", SYSTEM, names.API_KEYS_SECRET),
     ("create", "secrets", SYSTEM, ""),
-    ("delete", "leases.coordination.k8s.io", SYSTEM, names.ALLOCATOR_LEASE),
-    ("patch", "leases.coordination.k8s.io", SYSTEM, "another"),
+    ("update", "leases.coordination.k8s.io", SYSTEM, names.ALLOCATOR_LEASE),
+    ("patch", "leases.coordination.k8s.io", "kube-system", "another"),
     ("patch", "nodes", "", ""),
     ("create", "serviceaccounts/token", SYSTEM, ""),
     ("create", "tokenreviews.authentication.k8s.io", "", ""),
