@@ -131,7 +131,7 @@ def test_point_25_a_tmux_server_of_one_command_serves_later_ones(box: Box, place
         return box.exec([*tmux, *args], env=env, check=True, timeout_s=60).stdout_text
 
     call("new-session", "-d", "-s", "work", "-x", "160", "-y", "40", "sh")
-    call("send-keys", "-t", "work", "echo $((6 * 7)); tmux -V; tmux wait -S typed", "Enter")
+    call("send-keys", "-t", "work", "echo; echo $((6 * 7)); tmux -V; tmux wait -S typed", "Enter")
     call("wait", "typed")
     screen = call("capture-pane", "-p", "-t", "work")
     assert "\n42\n" in screen
