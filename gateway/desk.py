@@ -289,8 +289,9 @@ class Desk:
             return self._stands(case, request)
 
     def _stands(self, case: Case, request: str) -> Queued:
-        is_waiting, place, wait_s = self._pool.stands(case.waiters[request])
-        return Queued(request, is_waiting, place, wait_s)
+        waiter = case.waiters[request]
+        is_waiting, place, wait_s = self._pool.stands(waiter)
+        return Queued(request, is_waiting, place, wait_s, waiter.trouble)
 
     # --- a case's own task ---
 

@@ -361,3 +361,5 @@ class Queued:
     place: int | None
     """First is 1; None when it is starting, or too far back to be counted."""
     retry_after: float
+    trouble: errors.SandmanError | None = None
+    """Why its last try failed, when it is tried again."""

@@ -275,6 +275,7 @@ class Pool:
                 lost += 1
                 again = lost < self._settings.claim_attempts
                 pause = self._trials.failed(order, want, error, again=again)
+                waiter.trouble = error
             finally:
                 waiter.order = None
                 self._allocation.done(waiter.ticket)
@@ -291,7 +292,9 @@ class Pool:
         self._allocation.done(ticket)
         self._pump()
 
-    def _timed_out(self, waiter: Waiter, want: Want) -> CapacityError:
+    def _timed_out(self, waiter: Waiter, want: Want) -> SandmanError:
+        if waiter.trouble is not None:
+            return waiter.trouble
         facts: dict[str, object] = {"waited_s": want.request.wait_s, "place": waiter.place}
         doing = "starting"
         if waiter.is_waiting:

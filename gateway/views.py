@@ -89,12 +89,15 @@ def ready(made: Ready, token: str) -> dict[str, object]:
 
 def queued(request: Queued) -> dict[str, object]:
     """A request that is not done."""
-    return {
+    told: dict[str, object] = {
         "request": request.id,
         "state": "waiting" if request.is_waiting else "starting",
         "place": request.place,
         "retry_after": round(request.retry_after, 1),
     }
+    if request.trouble is not None:
+        told["trouble"] = request.trouble.problem()
+    return told
 
 
 def reservation(kept: Reservation, progress: Progress) -> dict[str, object]:

@@ -23,6 +23,8 @@ class Waiter:
         self.place: int | None = None
         """Place in the queue when the time was up; None when it had been given something, or is far back."""
         self.is_waiting = False
+        self.trouble: SandmanError | None = None
+        """Why it is tried once more: should the time be up before that ends, it is what is known."""
         self._error: SandmanError | None = None
         self._given = trio.Event()
 

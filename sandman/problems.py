@@ -20,7 +20,7 @@ def from_problem(document: Mapping[str, object], status: int = 500) -> SandmanEr
     texts = {name: value for name, value in given.items() if isinstance(value, str)}
     error = (cls or InternalError)(
         str(document.get("detail") or document.get("title") or f"HTTP status {status}"),
-        retry_after=_seconds(document.get("retry_after")),
+        retry_after=seconds(document.get("retry_after")),
         facts=facts if isinstance(facts, Mapping) else None,
         **texts,
     )
@@ -31,7 +31,7 @@ def from_problem(document: Mapping[str, object], status: int = 500) -> SandmanEr
     return error
 
 
-def _seconds(value: object) -> float | None:
+def seconds(value: object) -> float | None:
     """A wait of at most a day; anything else comes from somebody who is not us."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if is_number and 0 <= value <= 86400 else None  # type: ignore[operator, arg-type]

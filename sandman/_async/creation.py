@@ -148,16 +148,22 @@ def is_queued(answer: object) -> bool:
     return isinstance(answer, dict) and "request" in answer and "id" not in answer
 
 
-def queued(answer: object, wait_s: float) -> CapacityError:
-    """The error for a request that was not served in time."""
+def queued(answer: object, wait_s: float) -> SandmanError:
+    """The error for a request that was not served in time: why its last try failed, if that is why."""
     told = answer if isinstance(answer, dict) else {}
-    place, later = told.get("place"), told.get("retry_after")
+    place, later = told.get("place"), problems.seconds(told.get("retry_after"))
+    if isinstance(trouble := told.get("trouble"), dict):
+        error = problems.from_problem(trouble)
+        error.detail += f" (tried again, not served within wait_s={wait_s:g})"
+        error.facts["request"] = told.get("request")
+        error.retry_after = error.retry_after or later
+        return error
     doing = "starting"
     if told.get("state") == "waiting":
         doing = f"number {place or 'more than 1000'} in the queue"
     return CapacityError(
         f"no sandbox yet within wait_s={wait_s:g} (it is {doing})",
-        retry_after=float(later) if isinstance(later, (int, float)) else None,
+        retry_after=later,
         facts={"place": place, "state": told.get("state"), "request": told.get("request")},
     )
 

@@ -242,6 +242,7 @@ class FakeGateway:
         self.connections = 0
         self.by_key: dict[str, str] = {}
         self.queue = 0
+        self.trouble: errors.SandmanError | None = None
         """How often a creation is answered 202 before it is done."""
         self.processes: list[subprocess.Popen] = []
         self.hanging = threading.Event()
@@ -386,7 +387,7 @@ class FakeGateway:
                 self.queue -= 1
         if box is None:
             time.sleep(min(0.02, wait_s or 0.0))
-            connection.json(202, queued(self.queue))
+            connection.json(202, queued(self.queue, self.trouble))
         else:
             connection.json(201, {k: v for k, v in box.items() if k != "_spec"})
 
@@ -667,9 +668,10 @@ class FakeGateway:
             key.fileobj.close()
 
 
-def queued(ahead: int) -> dict:
+def queued(ahead: int, trouble: errors.SandmanError | None = None) -> dict:
     """The body of a 202."""
-    return {
+    told = {"trouble": trouble.problem()} if trouble is not None else {}
+    return told | {
         "request": "r1",
         "state": "waiting" if ahead else "starting",
         "place": ahead or None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from gateway import views
 from gateway.cases import LINGER_S, Case
 from gateway.config import Settings
 from gateway.desk import PROGRESS_S, Desk
@@ -24,6 +26,7 @@ from sandman.errors import (
     CapacityError,
     ConflictError,
     ImageNotFoundError,
+    ImagePullError,
     InternalError,
     NotFoundError,
     QuotaError,
@@ -105,6 +108,23 @@ async def test_who_waited_in_vain_is_told_its_place_and_keeps_it(autojump_clock)
         assert isinstance(made, Ready)
         still = await one.desk.ask("zeta", second.id, 0.0)
         assert (still.id, still.place) == (second.id, 1)
+
+
+async def test_who_waits_while_a_failed_pull_is_tried_again_is_told_of_it(autojump_clock):
+    cluster = FakeCluster()
+    for _ in range(3):
+        cluster.placeholder()
+    cluster.bad_images[TASK], cluster.fail_pulls[TASK] = "image_pull", 2
+    async with counter(cluster) as one, trio.open_nursery() as nursery:
+        nursery.start_soon(partial(one.ask, "k", image=TASK, wait_s=60.0))
+        await settle()
+        queued = await one.ask("k", image=TASK, wait_s=0.6)
+        assert isinstance(queued, Queued)
+        assert isinstance(queued.trouble, ImagePullError)
+        told = views.queued(queued)["trouble"]
+        assert (told["reason"], told["facts"]["pull"]) == ("image_pull", "throttled")
+        made = await one.desk.ask("acme", queued.id, 30.0)
+        assert isinstance(made, Ready)
 
 
 async def test_a_request_is_its_tenants_alone_and_is_forgotten_once_it_was_answered(autojump_clock):

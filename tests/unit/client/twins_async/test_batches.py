@@ -67,6 +67,20 @@ async def test_when_its_time_is_up_the_place_is_told_and_given_up(gateway: FakeG
 
 
 @on_backends
+async def test_when_its_time_is_up_while_a_failed_image_is_tried_again_that_is_told(
+    gateway: FakeGateway,
+) -> None:
+    gateway.queue = 1000
+    gateway.trouble = errors.ImagePullError("429 Too Many Requests", facts={"pull": "throttled"})
+    async with Client(gateway.url, TOKEN) as client:
+        with pytest.raises(errors.ImagePullError, match=r"429 Too Many.*wait_s=0\.1") as caught:
+            await client.create(wait_s=0.1)
+        assert caught.value.facts == {"pull": "throttled", "request": "r1"}
+        assert caught.value.retry_after == 2.0
+        assert gateway.calls(GIVE_UP) == [GIVE_UP]
+
+
+@on_backends
 async def test_several_come_as_they_become_ready_and_are_released(gateway: FakeGateway) -> None:
     async with Client(gateway.url, TOKEN) as client:
         async with client.sandboxes(3, gang=True, image="i") as batch:
