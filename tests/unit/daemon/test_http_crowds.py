@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from daemon import config
 from sandman import names, wire
 from sandman.problems import from_problem
 from tests.unit.daemon.harness import (
@@ -242,3 +243,12 @@ def test_threads_end_with_their_connections(daemon: Daemon) -> None:
         sock.close()
     assert wait_until(lambda: threads() <= before + 1)
     assert threading.active_count() < 50
+
+
+@pytest.mark.parametrize(
+    "data", [b"GET /healthz HTTP/1.1\nHost: x\n\n", b"\x16\x03\x01\x02\x00\x01\x00"]
+)
+def test_who_speaks_something_else_is_told_at_once(daemon: Daemon, data: bytes) -> None:
+    begun = time.monotonic()
+    assert problem_of(daemon.raw(data))["reason"] == "bad_request"
+    assert time.monotonic() - begun < config.HEAD_TIMEOUT_S / 2
