@@ -266,3 +266,11 @@ def test_descriptors_are_given_back(start: Callable[..., Daemon]) -> None:
             sock.recv(10)
         ended(fresh, f"d{number}")
     assert wait_until(lambda: count() <= before + 2)
+
+
+def test_18_no_grace_may_be_said_where_it_means_something(daemon: Daemon) -> None:
+    assert daemon.exec(argv=["true"], attached_grace_s=0).exit_code == 0
+    refused = problem(call(daemon, "POST", "", json={"argv": ["true"], "attached_grace_s": 0}))
+    assert (refused["reason"], refused["field"]) == ("bad_request", "attached_grace_s")
+    started = begin(daemon, argv=["true"], attached_grace_s=0, detached=True)
+    assert ended(daemon, started.exec_id).exit_code == 0

@@ -136,3 +136,13 @@ def test_15_a_detached_command_has_its_timeout(daemon: Daemon) -> None:
     begin(daemon, shell="echo early; sleep 60", exec_id="timed", timeout_s=0.3)
     result = ended(daemon, "timed")
     assert (result.timed_out, result.stdout) == (True, b"early\n")
+
+
+@pytest.mark.parametrize("name", ["SIGRTMIN", "rtmax"])
+def test_26_real_time_signals_have_numbers_alone(daemon: Daemon, name: str) -> None:
+    """Which number is the first is the C library's own matter, and ours may not be the command's."""
+    exec_id = begin(daemon, argv=["sleep", "30"], detached=True).exec_id
+    refused = problem(call(daemon, "POST", f"/{exec_id}/signal", json={"signal": name}))
+    assert (refused["reason"], refused["field"]) == ("bad_request", "signal")
+    assert call(daemon, "POST", f"/{exec_id}/signal", json={"signal": 40}).status_code == 204
+    assert ended(daemon, exec_id).signal == 40
