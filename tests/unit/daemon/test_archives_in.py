@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import itertools
+import os
 import random
 import socket
 import stat
@@ -249,3 +251,20 @@ def test_37_whatever_comes_is_unpacked_or_refused(tmp_path: Path) -> None:
     assert outcomes > {"whole", "BadRequestError"}
     assert names_in(tmp_path) == ["in"]
     assert names_in(tmp_path / "in") == sorted(map(str, range(400)))
+
+
+@pytest.mark.parametrize("piece", [1, 7, 4096])
+def test_37_gzip_of_several_members_is_one_tar(daemon: Daemon, tmp_path: Path, piece: int) -> None:
+    """As pigz, bgzip and lazily pulled images have it (RFC 1952 2.2)."""
+    content = os.urandom(3000)
+    whole = made(tar.Member(b"file", size=len(content)), content)
+    cuts = [0, 100, 100, 512, 2000, len(whole)]
+    data = b"".join(gzip.compress(whole[a:b]) for a, b in itertools.pairwise(cuts)) + b"\0" * 512
+    pieces = (data[n : n + piece] for n in range(0, len(data), piece))
+    answer = put(daemon, tmp_path / "out", pieces)
+    assert answer.status_code == 200, answer.text
+    assert (tmp_path / "out" / "file").read_bytes() == content
+    cut = put(
+        daemon, tmp_path / "cut", gzip.compress(whole[:512]) + gzip.compress(whole[512:])[:-9]
+    )
+    assert problem(cut)["detail"] == "the gzipped tar is cut short"

@@ -260,3 +260,44 @@ def test_36_a_fifo_holds_nobody(daemon: Daemon, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     assert problem(daemon.get(tmp_path / "fifo"))["reason"] == "path_denied"
     assert problem(daemon.put(tmp_path / "fifo", b"x"))["reason"] == "path_denied"
+
+
+@pytest.mark.parametrize("name", ["new/..", "new/.", "new/../", "..", "."])
+def test_32_a_directory_by_its_own_name_is_no_file(
+    daemon: Daemon, tmp_path: Path, name: str
+) -> None:
+    assert problem(daemon.put(f"{tmp_path}/{name}", b"x"))["reason"] == "is_a_directory"
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"Content-Range": "bytes 2-3/10"}, {"Content-Encoding": "gzip"}, {"If-None-Match": "*"},
+        {"If-Match": '"x"'}, {"If-Unmodified-Since": "Mon, 30 Nov 2026 12:00:00 GMT"},
+    ],
+)  # fmt: skip
+def test_30_a_change_under_a_condition_that_nobody_checks_is_refused(
+    daemon: Daemon, tmp_path: Path, header: dict[str, str]
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"0123456789")
+    for method, content in (("PUT", b"XY"), ("DELETE", b"")):
+        answer = daemon.client.request(
+            method, "/v1/files", params={"path": str(path)}, content=content, headers=header
+        )
+        refused = problem(answer)
+        assert (refused["reason"], refused["field"]) == ("bad_request", next(iter(header)).lower())
+    assert path.read_bytes() == b"0123456789"
+    assert daemon.put(path, b"new").status_code == 200
+
+
+def test_35_a_range_of_a_version_that_cannot_be_told_is_the_whole(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    """RFC 9110 13.1.5: who goes on with a download must not get the rest of another file."""
+    path = tmp_path / "file"
+    path.write_bytes(b"0123456789")
+    answer = daemon.get(path, **{"Range": "bytes=2-4", "If-Range": '"of-the-first-half"'})
+    assert (answer.status_code, answer.content) == (200, b"0123456789")
+    assert daemon.get(path, Range="bytes=2-4").content == b"234"
