@@ -106,7 +106,7 @@ def _receive(exchange: Exchange, writer: Writer, wanted: bytes | None) -> dict[s
 
 def _send(exchange: Exchange, fd: int, found: os.stat_result, limit: int | None) -> None:
     mode = f"{stat.S_IMODE(found.st_mode):04o}"
-    headers = [("Sandman-Mode", mode), ("Accept-Ranges", "bytes")]
+    headers = [("Sandman-Mode", mode)]
     early = _read_up_to(fd, _SMALL_BYTES + 1)
     if len(early) <= _SMALL_BYTES:
         _send_range(exchange, headers, len(early), early, limit)
@@ -145,6 +145,7 @@ def _send_range(
     # No condition can hold: files have no ETag here. Then the whole is right (RFC 9110 13.1.5), and a part is not.
     asked = None if "if-range" in wanted else parse_range(wanted.get("range"), size)
     status, start, end = 200, 0, size
+    headers.append(("Accept-Ranges", "bytes"))
     if asked is not None:
         status, (start, end) = 206, asked
         if start >= end:

@@ -246,6 +246,9 @@ def test_36_files_whose_size_the_kernel_does_not_know(daemon: Daemon) -> None:
     large = daemon.get("/proc/kallsyms")
     assert len(large.content) > 100_000
     assert "content-length" not in large.headers
+    part = daemon.get("/proc/kallsyms", Range="bytes=5-9")
+    assert (part.status_code, len(part.content)) == (200, len(large.content))
+    assert "accept-ranges" not in part.headers
     response = daemon.client.head("/v1/files", params={"path": "/proc/kallsyms"})
     assert response.headers["transfer-encoding"] == "chunked"
     assert daemon.get("/sys/kernel/mm/transparent_hugepage/enabled").content.endswith(b"\n")
