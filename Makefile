@@ -91,9 +91,13 @@ test-all: setup ## all of them in one session, with the coverage gate: what CI r
 	$(VENV)/bin/coverage combine --quiet
 	$(VENV)/bin/coverage report
 
+.PHONY: test-unified
+test-unified: setup ## measures on cgroup v2, in a virtual machine (x86-64, Debian; apt fetches kernel and emulator)
+	$(PY) $(PYTEST)=build/junit/test-unified.xml tests/unified
+
 .PHONY: soak-files
 soak-files: setup ## 1 GiB up, down and streamed, on both Pythons of the daemon: bytes, memory, holes
-	SANDMAN_SOAK_MIB=1024 $(PY) $(PYTEST)=build/junit/soak-files.xml tests/unit/daemon/test_files_at_size.py
+	SANDMAN_SOAK_MIB=1024 $(PY) $(PYTEST)=build/junit/soak-files.xml -v -s tests/unit/daemon/test_files_at_size.py
 
 .PHONY: cluster-up
 cluster-up: setup ## a real Kubernetes on this machine with Sandman on it

@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     from gateway.roster import Roster
     from gateway.upstream import Upstream
 
-REQUEST_HEADERS = (b"content-type", b"content-length", b"accept", b"range")
+REQUEST_HEADERS = (
+    b"content-type", b"content-length", b"accept", b"range", b"content-encoding", b"content-range",
+    b"if-match", b"if-none-match", b"if-range", b"if-unmodified-since",
+)  # fmt: skip
 """What goes on to the daemon. A list of what may, not of what may not: the caller's Authorization,
 cookies, hop-by-hop and routing headers have no business inside a sandbox."""
 RESPONSE_HEADERS = (
