@@ -42,7 +42,7 @@ from tests.fakes.cluster import BASE, FakeCluster
 from tests.fakes.daemons import answer, claims, says, scripted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from gateway.runs import RunKey
 
@@ -172,16 +172,15 @@ class Leader:
 
 
 @contextlib.asynccontextmanager
-async def gateway(
+async def application(
     cluster: FakeCluster,
     credentials: Credentials,
     settings: Settings,
     leader: Leader,
-    ca: pki.Pair,
-    parts: dict | None = None,
-    authority: pki.Pair | None = None,
-) -> AsyncIterator[str]:
-    """One replica, listening on TLS; yields its address. `parts` gets those that tests look into."""
+    authority: pki.Pair,
+    parts: dict,
+) -> AsyncIterator[Callable]:
+    """One replica, as an ASGI application; `parts` gets those that tests look into."""
     registry = Registry(keep_ended=100)
     allocation = Allocation(cold_max=settings.cold_max, claims_max=settings.claims_max)
     roster = Roster(registry, allocation, wall)
@@ -190,7 +189,7 @@ async def gateway(
     proxy = Proxy(roster, upstream, cluster, settings)
     pool = Pool(roster, fulfilment, upstream, settings)
     desk = Desk(pool, lambda: leader.is_leader)
-    handoff = Handoff(leader, SERVER_NAME, lambda: (authority or ca).certificate)
+    handoff = Handoff(leader, SERVER_NAME, lambda: authority.certificate)
     releaser = Releaser(registry, cluster, wall)
     reservations = Reservations(
         cluster.store, pool, roster, releaser, is_leader=lambda: leader.is_leader,
@@ -203,11 +202,10 @@ async def gateway(
         beats.append((key, ttl_s))
         roster.ledger.beat(key.tenant, key.run, trio.current_time())
 
-    if parts is not None:
-        parts.update(
-            registry=registry, proxy=proxy, upstream=upstream, pool=pool, desk=desk,
-            roster=roster, keeper=keeper, beats=beats,
-        )  # fmt: skip
+    parts.update(
+        registry=registry, proxy=proxy, upstream=upstream, pool=pool, desk=desk,
+        roster=roster, keeper=keeper, beats=beats, handoff=handoff,
+    )  # fmt: skip
     context = Context(
         settings=settings, credentials=credentials, roster=roster, pool=pool, desk=desk,
         lookup=Lookup(cluster, settings.sandbox_namespaces),
@@ -215,24 +213,43 @@ async def gateway(
         keeper=keeper, owners=Owners(cluster, roster), beat=beat,
         missing=lambda: [] if roster.synced.is_set() else ["the list of pods"],
     )  # fmt: skip
-    leaf = pki.issue(ca, [SERVER_NAME], ["127.0.0.1"], datetime.now(UTC), 1)
-    certificate = tls.Certificate(leaf.certificate, leaf.key)
-    stop = trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pool.run, cluster.receive)
         await nursery.start(desk.run)
         nursery.start_soon(reservations.run)
         nursery.start_soon(keeper.run)
-        application = app.build(context, Metrics(roster), context.missing)
+        yield app.build(context, Metrics(roster), context.missing)
+        await upstream.aclose()
+        await handoff.aclose()
+        nursery.cancel_scope.cancel()
+
+
+@contextlib.asynccontextmanager
+async def gateway(
+    cluster: FakeCluster,
+    credentials: Credentials,
+    settings: Settings,
+    leader: Leader,
+    ca: pki.Pair,
+    parts: dict | None = None,
+    authority: pki.Pair | None = None,
+) -> AsyncIterator[str]:
+    """One replica, listening on TLS; yields its address. `parts` gets those that tests look into."""
+    leaf = pki.issue(ca, [SERVER_NAME], ["127.0.0.1"], datetime.now(UTC), 1)
+    certificate = tls.Certificate(leaf.certificate, leaf.key)
+    stop = trio.Event()
+    parts = {} if parts is None else parts
+    built = application(cluster, credentials, settings, leader, (authority or ca), parts)
+    async with built as whole, trio.open_nursery() as nursery:
         serving = lambda task_status: https.serve(  # noqa: E731
-            application, bind=["127.0.0.1:0"], stop=stop, tls=certificate.current,
+            whole, bind=["127.0.0.1:0"], stop=stop, tls=certificate.current,
             settings=https.Settings(grace_s=1.0), task_status=task_status,
         )  # fmt: skip
         [bound] = await nursery.start(_started, serving)
         yield f"127.0.0.1:{bound.port}"
         stop.set()
-        await upstream.aclose()
-        await handoff.aclose()
+        await parts["upstream"].aclose()
+        await parts["handoff"].aclose()
         nursery.cancel_scope.cancel()
 
 
