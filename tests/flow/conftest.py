@@ -65,13 +65,14 @@ class Credentials:
 class LocalDaemon:
     """The real daemon as a process; `swap` starts it anew, as an image swap does."""
 
-    def __init__(self, port: int, digest: str) -> None:
+    def __init__(self, port: int, digest: str, *program: str) -> None:
+        self._program = program or ("daemon",)
         self._env = {**os.environ, names.ENV_PORT: str(port), names.ENV_TOKEN_SHA256: digest}
         self._port = port
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen([sys.executable, "-m", "daemon", "serve"], env=self._env)
+        process = subprocess.Popen([sys.executable, "-m", *self._program, "serve"], env=self._env)
         for _ in range(400):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port)):
                 return process
@@ -213,15 +214,19 @@ async def application(
         keeper=keeper, owners=Owners(cluster, roster), beat=beat,
         missing=lambda: [] if roster.synced.is_set() else ["the list of pods"],
     )  # fmt: skip
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(pool.run, cluster.receive)
-        await nursery.start(desk.run)
-        nursery.start_soon(reservations.run)
-        nursery.start_soon(keeper.run)
-        yield app.build(context, Metrics(roster), context.missing)
-        await upstream.aclose()
-        await handoff.aclose()
-        nursery.cancel_scope.cancel()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pool.run, cluster.receive)
+            await nursery.start(desk.run)
+            nursery.start_soon(reservations.run)
+            nursery.start_soon(keeper.run)
+            yield app.build(context, Metrics(roster), context.missing)
+            nursery.cancel_scope.cancel()
+    finally:
+        # Only now does nobody dial any more.
+        with trio.move_on_after(1, shield=True):
+            await upstream.aclose()
+            await handoff.aclose()
 
 
 @contextlib.asynccontextmanager
@@ -288,7 +293,9 @@ class ScriptedCluster(FakeCluster):
 
 
 @contextlib.asynccontextmanager
-async def made_bed(cluster: FakeCluster, daemon, **changes) -> AsyncIterator[Bed]:
+async def made_bed(
+    cluster: FakeCluster, daemon, *, vetted: bool = True, **changes
+) -> AsyncIterator[Bed]:
     credentials = Credentials()
     ca = pki.make_ca("test", datetime.now(UTC), 1)
     settings = Settings(
@@ -309,7 +316,8 @@ async def made_bed(cluster: FakeCluster, daemon, **changes) -> AsyncIterator[Bed
                 cluster=cluster, daemon=daemon, url=base, client=client, credentials=credentials,
                 trust=trust, ca=ca, settings=settings, nursery=nursery, **parts,
             )  # fmt: skip
-            await one.vetted(1)
+            if vetted:
+                await one.vetted(1)
             yield one
             nursery.cancel_scope.cancel()
         await trio.testing.wait_all_tasks_blocked(0.005)
