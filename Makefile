@@ -77,7 +77,8 @@ test-cluster: setup ## tests on the real cluster; it stays up if it was up
 
 .PHONY: test-faults
 test-faults: setup ## what becomes of sandboxes in eight faults, with five minutes without network
-	SANDMAN_TEST_CUT_S=300 $(PY) $(PYTEST)=build/junit/test-faults.xml tests/cluster/test_faults.py
+	SANDMAN_TEST_CUT_S=300 $(PY) $(PYTEST)=build/junit/test-faults.xml tests/cluster/test_faults.py \
+		tests/cluster/test_faults_node.py
 
 .PHONY: test-conformance
 test-conformance: setup ## the daemon in images of all kinds under runc, no cluster (root, Debian)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from gateway.model import Instance
     from gateway.ports import Port
-    from gateway.proxy import Proxy
+    from gateway.proxy import Proxy, Target
     from gateway.registry import Registry
     from gateway.upstream import Upstream
     from gateway.websocket import DaemonSocket
@@ -60,8 +60,7 @@ class Route:
     `path` is path and query at the daemon; `port` the server in the sandbox, where it is one.
     """
 
-    instance: Instance
-    boot_id: str
+    target: Target
     path: str
     port: Port | None = None
 
@@ -105,7 +104,7 @@ class Tunnels:
             QuotaError: the sandbox has SOCKETS_PER_SANDBOX_MAX of them here.
             SandmanError: it was not accepted yet, and will not be.
         """
-        with self._place(route.instance):
+        with self._place(route.target.instance):
             await self._run(route, scope, _Caller(receive, send))
 
     @contextlib.contextmanager
@@ -131,18 +130,22 @@ class Tunnels:
                 del self._of_sandbox[instance.uid]
 
     async def _run(self, route: Route, scope: Scope, caller: _Caller) -> None:
-        instance = route.instance
+        instance = route.target.instance
         end: _End | None = None
         lost: LostError | None = None
         with trio.CancelScope() as ended, self._registry.during(instance.uid, ended):
-            if (over := self._proxy.known_end(instance)) is not None:
+            if (over := self._proxy.losses.known_end(instance)) is not None:
                 # It ended between the look-up and here: nobody would cancel this call.
                 raise over
             headers = _headers(route, scope)
             try:
                 async with contextlib.AsyncExitStack() as stack:
                     opening = self._upstream.open_socket(
-                        instance, route.path, headers, scope["subprotocols"]
+                        instance,
+                        route.path,
+                        headers,
+                        scope["subprotocols"],
+                        self._proxy.dial_until(route.target),
                     )
                     socket = await caller.while_here(stack.enter_async_context(opening))
                     if socket is None:
@@ -155,7 +158,7 @@ class Tunnels:
             why = await self._why(route, lost)
             if not caller.is_accepted:
                 raise why
-            end = _End((websocket.INTERNAL, str(why)), None)
+            end = _End((_code(why), str(why)), None)
         if end.to_caller is not None:
             await caller.close(*end.to_caller)
 
@@ -163,14 +166,16 @@ class Tunnels:
         """Why there is no more of it: the sandbox's end, or something in a sandbox that lives."""
         if lost is not None and lost.sent and await self._lives(route):
             return OutcomeUnknownError(f"in the sandbox: {lost}", cause="sandbox")
-        return await self._proxy.diagnose(route.instance, lost, "GET")
+        return await self._proxy.losses.diagnose(
+            route.target.instance, lost, "GET", route.target.until
+        )
 
     async def _lives(self, route: Route) -> bool:
         try:
-            info = await self._upstream.info(route.instance, ASK_S)
+            info = await self._upstream.info(route.target.instance, ASK_S)
         except (NotListeningError, SandmanError):
             return False
-        return info.boot_id == route.boot_id
+        return info.boot_id == route.target.boot_id
 
 
 class _Caller:
@@ -284,9 +289,15 @@ class _Exchange:
             await self._caller.send(message)
 
 
+def _code(why: SandmanError) -> int:
+    """Of the close frame, which has no room for facts."""
+    is_silent = isinstance(why, UnreachableError) and names.FACT_SILENT_S in why.facts
+    return names.CLOSE_OUT_OF_REACH if is_silent else websocket.INTERNAL
+
+
 _MARK = names.HEADER_PORT.lower().encode()
 
 
 def _headers(route: Route, scope: Scope) -> Sequence[tuple[bytes, bytes]]:
     passed = [] if route.port is None else route.port.request_headers(scope["headers"])
-    return [*passed, (names.HEADER_BOOT_ID.encode(), route.boot_id.encode())]
+    return [*passed, (names.HEADER_BOOT_ID.encode(), route.target.boot_id.encode())]

@@ -96,6 +96,7 @@ if TYPE_CHECKING:
         UnreachableError,
         UnschedulableError,
         UserUnsupportedError,
+        VersionSkewError,
     )
     from sandman.sync import Client as SyncClient
 
@@ -111,7 +112,7 @@ __all__ = [
     "Reservation", "ReservationInfo", "ReservationOptions", "Resources", "Retry", "Sandbox", "SandboxFaultError", "SandboxInfo", "SandboxOptions", "SandmanError", "Session",
     "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Step", "SyncClient", "Terminal",
     "TerminalSpec", "TerminalUnsupportedError", "TooLargeError", "TreeInfo", "UnauthenticatedError",
-    "UnreachableError", "UnschedulableError", "User", "UserUnsupportedError", "__version__",
+    "UnreachableError", "UnschedulableError", "User", "UserUnsupportedError", "VersionSkewError", "__version__",
 ]  # fmt: skip
 
 _SYNC = "SyncClient"

@@ -39,9 +39,9 @@ class PortRoutes:
         request = Request(scope)
         principal = self._context.principal(request)
         sandbox, port = parse(scope["raw_path"])
-        instance, boot_id = await forward.target(self._context, principal, sandbox)
+        target = await forward.target(self._context, principal, sandbox, request)
         path = forward.daemon_path(port.tail, request)
-        call = self._context.proxy.forward(instance, boot_id, path, port)
+        call = self._context.proxy.forward(target, path, port)
         await call(scope, receive, send)
 
 

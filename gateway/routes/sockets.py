@@ -74,9 +74,9 @@ class SocketRoutes:
         principal = self._context.principal(connection)
         port = self._port(scope)
         sandbox, tail = _terminal(scope) if port is None else (port[0], port[1].tail)
-        instance, boot_id = await forward.target(self._context, principal, sandbox)
+        target = await forward.target(self._context, principal, sandbox, connection)
         path = forward.daemon_path(tail, connection)
-        route = Route(instance, boot_id, path, None if port is None else port[1])
+        route = Route(target, path, None if port is None else port[1])
         await self.tunnels.run(route, scope, receive, send)
 
     @staticmethod

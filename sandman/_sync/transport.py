@@ -197,9 +197,12 @@ class Transport:
     def _persist(self, call: Call, *, read: bool) -> tuple[Answer, object]:
         limits = self.settings.limits
         wait = limits.retry_s if call.patience_s is None else call.patience_s
-        patience = Patience(call.repeat, anyio.current_time() + wait)
+        patience = Patience.begin(call.repeat, anyio.current_time(), wait)
         while True:
-            attempt = Attempt(call, self.settings)
+            # The first try may take what the gateway grants; where patience runs already, what is left of it.
+            limited = patience.attempt > 0 or call.patience_s is not None
+            within = patience.left(anyio.current_time()) if limited else None
+            attempt = Attempt(call, self.settings, within)
             try:
                 answer = self._attempt(attempt)
                 self._has_worked = True
@@ -233,11 +236,15 @@ class Transport:
 
 
 class Attempt:
-    """One try of one call. `sent`: whether a byte of it may have left."""
+    """One try of one call. `sent`: whether a byte of it may have left.
 
-    def __init__(self, call: Call, settings: Settings) -> None:
+    `within`: seconds in which the gateway is to have found the sandbox; None: as it sees fit.
+    """
+
+    def __init__(self, call: Call, settings: Settings, within: float | None) -> None:
         self._call = call
         self._settings = settings
+        self._within = within
         self.sent = False
 
     def run(self, lane: Lane) -> Answer:
@@ -293,6 +300,7 @@ class Attempt:
             "accept-encoding": "identity",
             "user-agent": f"sandman/{__version__}",
             "authorization": f"Bearer {settings.token}",
+            **({} if self._within is None else {names.HEADER_WITHIN: f"{self._within:.1f}"}),
             **call.headers,
             **(call.body.headers() if call.body is not None else {}),
         }
