@@ -184,7 +184,11 @@ class Transport:
     async def _read(self, answer: Answer) -> object:
         whole = True
         try:
-            return await answer.json() if answer.response.status_code != 204 else None
+            if answer.response.status_code != 204:
+                return await answer.json()
+            # Nothing, but read to its end: else its connection is closed, and the next call shakes hands anew.
+            await answer.read()
+            return None
         except BaseException as error:
             whole = isinstance(error, Exception)
             raise

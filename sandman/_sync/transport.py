@@ -186,7 +186,11 @@ class Transport:
     def _read(self, answer: Answer) -> object:
         whole = True
         try:
-            return answer.json() if answer.response.status_code != 204 else None
+            if answer.response.status_code != 204:
+                return answer.json()
+            # Nothing, but read to its end: else its connection is closed, and the next call shakes hands anew.
+            answer.read()
+            return None
         except BaseException as error:
             whole = isinstance(error, Exception)
             raise
