@@ -106,12 +106,15 @@ class Answer:
         return b"".join(parts)
 
     async def json(self) -> object:
-        """The body's JSON.
+        """The body's JSON; None where there is none to be.
 
         Raises:
             InternalError: it is none: not our gateway's answer.
         """
+        # Nothing is read to its end too: else its connection is closed, and the next call shakes hands anew.
         body = await self.read()
+        if self.response.status_code == 204:
+            return None
         try:
             return json.loads(body)
         except ValueError:
@@ -184,11 +187,7 @@ class Transport:
     async def _read(self, answer: Answer) -> object:
         whole = True
         try:
-            if answer.response.status_code != 204:
-                return await answer.json()
-            # Nothing, but read to its end: else its connection is closed, and the next call shakes hands anew.
-            await answer.read()
-            return None
+            return await answer.json()
         except BaseException as error:
             whole = isinstance(error, Exception)
             raise
