@@ -1,5 +1,7 @@
 """Word of callers: each call and renewal that comes through this replica keeps its sandbox.
 
+Attachments to workloads have no lease that is kept, and no pod that may be written: they end by themselves.
+
 It is remembered here (`leases.Ledger`), the daemon knows it by the call itself, and the pod is written only when
 less than half of what stands there is left. Writes are made beside the calls, never in their way.
 """
@@ -15,7 +17,7 @@ import trio
 
 from gateway.daemons import NotListeningError
 from gateway.model import Ending
-from sandman.errors import SandmanError
+from sandman.errors import ConflictError, SandmanError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +59,8 @@ class Keeper:
 
     def use(self, instance: Instance) -> None:
         """A call on the sandbox has come."""
+        if instance.place is not None:
+            return
         self._roster.ledger.used(instance.uid, trio.current_time())
         self._touched.add(instance.uid)
 
@@ -67,8 +71,14 @@ class Keeper:
         up for by a write on the pod.
 
         Raises:
+            ConflictError: it is attached to a workload.
             SandmanError: neither could be done.
         """
+        if instance.place is not None:
+            raise ConflictError(
+                "an attachment has no lease to renew: it ends with its max_s, then attach again",
+                sandbox=instance.id,
+            )
         ttl_s = instance.terms.ttl_s
         if ttl_s is None:
             return

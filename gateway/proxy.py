@@ -7,7 +7,7 @@ document before the response began, an ERROR frame after). It never ends as a re
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import trio
 
@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from gateway.config import Settings
+    from gateway.either import Known, Reader
     from gateway.model import Instance
     from gateway.ports import Port
-    from gateway.registry import Registry
-    from gateway.roster import Roster
     from gateway.upstream import Upstream
 
 REQUEST_HEADERS = (b"content-type", b"content-length", b"accept", b"range")
@@ -57,25 +56,18 @@ SAFE_HEADERS = (
 gateway's origin."""
 
 
-class Pods(Protocol):
-    """What is needed of the provider."""
-
-    async def read(self, namespace: str, name: str) -> Instance | None:
-        """The pod as it is now; None when there is none."""
-
-
 class Proxy:
     """Forwards calls.
 
     Args:
-        roster: which pod has ended.
+        roster: which sandbox has ended.
         upstream: the way to the daemons.
         pods: asked when the watch does not know yet why a daemon went silent.
     """
 
-    def __init__(self, roster: Roster, upstream: Upstream, pods: Pods, settings: Settings) -> None:
+    def __init__(self, roster: Known, upstream: Upstream, pods: Reader, settings: Settings) -> None:
         self._roster = roster
-        self._registry: Registry = roster.registry
+        self.registry = self._registry = roster.registry
         self.upstream = upstream
         self._pods = pods
         self._settings = settings
@@ -102,6 +94,8 @@ class Proxy:
             UnreachableError: nobody answers there, or its handshake is not done yet.
         """
         known = self._boots.get(instance.uid)
+        if known is None and instance.place is not None:
+            known = instance.place.boot_id  # the Lease says it
         if known is not None:
             return known
         try:

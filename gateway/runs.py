@@ -28,6 +28,9 @@ log = structlog.get_logger()
 
 KEEP_S = 600.0
 """Seconds after its last heartbeat that the Lease of a run without sandboxes stays."""
+LEASES = f"{names.LABEL_RUN},!{names.LABEL_ATTACHED}"
+"""Selects the Leases of runs. An attachment's bears the name of its run, too; it is no heartbeat, and to tidy it
+away would give a container free that somebody is attached to."""
 BUFFER = 64
 """Changes between the watch and the ledger."""
 TIDY_AT_ONCE = 4
@@ -130,7 +133,7 @@ class Runs:
     async def run(self) -> None:
         """Follow all Leases of runs until cancelled."""
         reflector = kube.Reflector(
-            self._api, kube.LEASES, namespace=self._namespace, label_selector=names.LABEL_RUN
+            self._api, kube.LEASES, namespace=self._namespace, label_selector=LEASES
         )
         into, out = trio.open_memory_channel[kube.Change[kube.Lease]](BUFFER)
         async with out, trio.open_nursery() as nursery:

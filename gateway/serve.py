@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,16 @@ import structlog
 import trio
 
 from gateway import app
+from gateway.access import Access
 from gateway.allocation import Allocation
+from gateway.attach import Attacher
+from gateway.attached import Attached
 from gateway.audit import Audit
 from gateway.breaking import Breaking
 from gateway.certificates import Certificates
 from gateway.credentials import WatchedCredentials
 from gateway.desk import Desk
+from gateway.either import Either
 from gateway.election import Election
 from gateway.fulfilment import Fulfilment
 from gateway.handoff import Handoff
@@ -23,7 +28,8 @@ from gateway.keeper import Keeper
 from gateway.metrics import Metrics
 from gateway.owners import Owners
 from gateway.pool import Pool
-from gateway.provider import News, watching
+from gateway.provider import News, following, watching
+from gateway.provider.attachments import Attachments
 from gateway.provider.kubernetes import KubernetesProvider
 from gateway.provider.reservations import LeaseReservations
 from gateway.proxy import Proxy
@@ -93,7 +99,18 @@ class Gateway:
         self.refill = Refill(self.roster, provider, lambda: self.election.is_leader)
         self.pool = Pool(self.roster, fulfilment, self.upstream, settings)
         self.desk = Desk(self.pool, lambda: self.election.is_leader)
-        self.proxy = Proxy(self.roster, self.upstream, provider, settings)
+        self.attached = Attached(keep_ended=settings.keep_ended)
+        self.attacher = Attacher(
+            self.attached,
+            Attachments(api, settings.namespace),
+            Access(api),
+            self.upstream,
+            settings,
+            wall,
+            lambda: secrets.token_hex(16),
+        )
+        either = Either(self.roster, self.attached, provider, self.attacher)
+        self.proxy = Proxy(either, self.upstream, either, settings)
         self.janitor = Janitor(
             self.registry,
             self.upstream,
@@ -141,7 +158,7 @@ class Gateway:
             settings=settings,
             credentials=self.credentials,
             roster=self.roster,
-            lookup=Lookup(provider, settings.sandbox_namespaces),
+            lookup=Lookup(either, settings.sandbox_namespaces),
             pool=self.pool,
             desk=self.desk,
             releaser=releaser,
@@ -151,6 +168,7 @@ class Gateway:
             keeper=self.keeper,
             owners=Owners(provider, self.roster),
             beat=self.runs.beat,
+            attacher=self.attacher,
             wall=wall,
             missing=self.missing,
         )
@@ -196,6 +214,14 @@ class Gateway:
             support.start_soon(self.reservations.run)
             support.start_soon(self.scaler.run)
             support.start_soon(self.breaking.run)
+            support.start_soon(
+                following.follow,
+                self._api,
+                self.attached,
+                self._settings.namespace,
+                self._settings.workload_namespaces,
+            )
+            support.start_soon(self.attacher.run, lambda: self.election.is_leader)
             if await self._start_unless_stopped(support, self.certificates.run):
                 support.start_soon(self.election.run)
                 try:

@@ -226,7 +226,7 @@ class Upstream:
         try:
             socket = DaemonSocket(stream)
             opening = Opening(
-                host=f"{_host(instance.address)}:{self._port}",
+                host=f"{_host(instance.address)}:{instance.port_or(self._port)}",
                 target=path,
                 headers=[*headers, (b"authorization", f"Bearer {token}".encode())],
                 subprotocols=subprotocols,
@@ -242,7 +242,7 @@ class Upstream:
             try:
                 address = _host(instance.address).strip("[]")
                 with trio.fail_after(self._connect_s):
-                    stream = await trio.open_tcp_stream(address, self._port)
+                    stream = await trio.open_tcp_stream(address, instance.port_or(self._port))
             except (OSError, trio.TooSlowError, httpx.ConnectError) as error:
                 if (pause := next(pauses, None)) is None:
                     raise LostError(f"no connection: {error}", sent=False) from error
@@ -287,7 +287,7 @@ class Upstream:
         timeout = {"connect": self._connect_s, "read": None, "write": None, "pool": None}
         request = httpx.Request(
             method,
-            f"http://{_host(instance.address)}:{self._port}/",
+            f"http://{_host(instance.address)}:{instance.port_or(self._port)}/",
             headers=[*headers, (b"authorization", f"Bearer {token}".encode())],
             content=content,
             extensions={"timeout": timeout, "target": path.encode("latin-1")},

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from daemon import init, listener, outcome, processes, server, tree
+from daemon import init, listener, outcome, processes, server, streams, tree
 from daemon.drain import Drain
 from daemon.exchange import CallerGoneError, Exchange
 from daemon.http1 import Head
@@ -425,7 +425,8 @@ class TestProcess:
         path = tmp_path / "null"
         if made:
             path.write_text("secret")
-        monkeypatch.setattr(processes, "NULL", str(path))
+        monkeypatch.setattr(streams, "NULL", str(path))
+        assert streams.open_null() is None
         child: list[int] = []
         process = Process("x", "tag")
         reader = processes._open_stdin(process, wire.ExecSpec(argv=("x",)), child)

@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from gateway.keeper import LOOK_S, Keeper
-from gateway.model import Terms
-from sandman.errors import UnreachableError
+from gateway.model import Place, Terms
+from sandman.errors import ConflictError, UnreachableError
 from tests.fakes.cluster import FakeCluster, FakeDaemons
 from tests.unit.gateway.test_roster import leased, roster
 
@@ -148,3 +148,20 @@ async def test_callers_are_shown_when_it_ends_unless_it_is_renewed(autojump_cloc
         assert bed.keeper.as_of_now(over) is over
         unknown = dataclasses.replace(bed.one, uid="other")
         assert bed.keeper.as_of_now(unknown) is unknown
+
+
+async def test_an_attachment_is_neither_kept_nor_renewed_nor_written(autojump_clock):
+    """Its name and uid are a Lease's: nothing here is about it, even where it says that it has a `ttl_s`."""
+    async with keeping(terms=OWN) as bed:
+        place = Place("web-1", "app", 21763, "b")
+        attached = dataclasses.replace(bed.one, place=place)
+        left = bed.left
+        bed.keeper.use(attached)
+        assert "touched=0" in repr(bed.keeper)
+        with pytest.raises(ConflictError, match="no lease to renew"):
+            await bed.keeper.renew(attached)
+        assert bed.left == left
+        unseen = dataclasses.replace(attached, uid="of-a-lease", expires_at=5e6)
+        assert bed.keeper.as_of_now(unseen) == unseen
+        await trio.sleep(90.0)
+        assert bed.renewals() == 0

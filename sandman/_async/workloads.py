@@ -1,0 +1,33 @@
+"""Attaching to users' workloads: what is asked for."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, TypedDict
+
+from sandman import names
+from sandman._async.transport import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class WorkloadOptions(TypedDict, total=False):
+    """How a workload is attached to; every option may be left out. They mean what they do in SandboxOptions."""
+
+    env: Mapping[str, str]
+    workdir: str | None
+    user: str | int | None
+    run: str | None
+    labels: Mapping[str, str]
+    max_s: float | None
+
+
+def attachment(namespace: str, options: Mapping[str, object]) -> Call:
+    """The call that attaches; the same bytes and key at each attempt."""
+    body = {name: value for name, value in options.items() if value is not None}
+    if (max_s := body.pop("max_s", None)) is not None:
+        body["lease"] = {"max_s": max_s}
+    call = Call.with_json("POST", "/v1/sandboxes/attach", {"namespace": namespace, **body})
+    call.headers = {**call.headers, names.HEADER_IDEMPOTENCY_KEY: uuid.uuid4().hex}
+    return call
