@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 import trio
 
-from gateway import parting, workloads
+from gateway import audit, parting, workloads
 from gateway.daemons import NotListeningError
 from gateway.model import Ending, Timings
 from gateway.provider.attachments import TakenError
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-EVERY_S = 15.0
-"""Seconds between two looks at what has run out, is left over or is not allowed any more."""
 UNFINISHED_S = 60.0
 """Seconds for a handshake: an attachment without one after that is left over from a gateway that is gone."""
 CLEANUP_S = 15.0
 """Seconds to leave after a failure, daemon and Lease together."""
 DIAL_PAUSES_S = (0.1, 0.4)
 """Pauses between tries of a handshake: the daemon has run for long, so that only a lost packet is in the way."""
+NEWS_S = 5.0
+"""Seconds for the watch to show a pod that the API server has: usually milliseconds."""
 ASKED_MAX = 64
 """Pods of one call that the API server is asked about one by one."""
 
@@ -154,6 +154,8 @@ class Attacher:
         started = trio.current_time()
         who = principal.identity
         meant = await self.allowed(who, wanted.namespace, self.attached.attachable(wanted))
+        if not meant and await self._is_new(who, wanted):
+            meant = await self.allowed(who, wanted.namespace, self.attached.attachable(wanted))
         if not meant:
             raise self._none(who, wanted)
         taken = self.attached.taken()
@@ -168,12 +170,35 @@ class Attacher:
                 return self._joined(made, workload, started, trio.current_time())
             claimed = trio.current_time()
             made = await self._meet(made, workload, wanted)
+            audit.attached(workloads.instance(made, workload), principal.identity)
             return self._joined(made, workload, started, claimed)
         raise ConflictError("everything that is meant has somebody attached already")
 
+    async def _is_new(self, who: Identity | None, wanted: Wanted) -> bool:
+        """Whether a pod that was named was only not seen yet, and is now.
+
+        Raises:
+            UnreachableError: it is there, and this replica's watch does not show it.
+            SandmanError: the API server gives no answer.
+        """
+        if who is None or wanted.pod is None:
+            return False
+        if not await self._access.may_exec(who, wanted.namespace, wanted.pod):
+            return False
+        there = await self._store.pod(wanted.namespace, wanted.pod)
+        fitting = [one for one in there if one.is_attachable and wanted.means(one)]
+        if not fitting or self.attached.knows(fitting[0]):
+            return bool(fitting)
+        with trio.move_on_after(NEWS_S):
+            await self.attached.wait_change(fitting[0].uid)
+            return True
+        raise UnreachableError(
+            f"pod {wanted.pod} is there, but this gateway was not told of it yet", retry_after=1.0
+        )
+
     def _none(self, who: Identity | None, wanted: Wanted) -> SandmanError:
         user = who.user if who else ""
-        what = wanted.pod or "a pod that is meant"
+        what = f"pod {wanted.pod}" if wanted.pod else "pod with these labels"
         return ForbiddenError(
             f"no {what} with a daemon in namespace {wanted.namespace} in which {user} may create pods/exec"
         )
@@ -195,7 +220,8 @@ class Attacher:
             restarts=workload.restarts,
             identity=principal.identity,
             created_at=now,
-            expires_at=now + wanted.max_s,
+            expires_at=now + (wanted.terms.max_s or self._settings.life_default_s),
+            terms=wanted.terms,
             request={"labels": dict(wanted.labels)},
         )
 
@@ -209,7 +235,7 @@ class Attacher:
         if there is not None and attachment.key and (there.tenant, there.key) == same:
             return there if there.boot_id is not None else None
         if there is not None and workloads.ending(there, workload) is None:
-            if not self._is_over(there):
+            if not self.is_over(there):
                 return None
             await self._leave(there, workload)
         elif there is not None:
@@ -219,7 +245,8 @@ class Attacher:
         except TakenError:
             return None
 
-    def _is_over(self, one: Attachment) -> bool:
+    def is_over(self, one: Attachment) -> bool:
+        """Whether nothing speaks for it any more: it has run out, or was never finished."""
         now = self._wall()
         return now >= one.expires_at or (
             one.boot_id is None and now - one.created_at >= UNFINISHED_S
@@ -245,7 +272,10 @@ class Attacher:
             env=wanted.env,
             workdir=wanted.workdir,
             user=wanted.user,
-            lease=wire.LeaseTerms(wanted.max_s, self._settings.outage_grace_s),
+            lease=wire.LeaseTerms(
+                wanted.terms.ttl_s or made.expires_at - made.created_at,
+                self._settings.outage_grace_s,
+            ),
         )
         target = workloads.instance(made, workload)
         pauses = iter(DIAL_PAUSES_S)
@@ -290,9 +320,14 @@ class Attacher:
         one = self.attached.attachment(instance.uid) or await self._store.read(instance.name)
         if one is None or one.uid != instance.uid:
             return
-        await self._end(one, Ending("released", "it was released", at=self._wall()))
+        await self.end(one, Ending("released", "it was released", at=self._wall()))
 
-    async def _end(self, one: Attachment, why: Ending) -> None:
+    async def end(self, one: Attachment, why: Ending) -> None:
+        """End an attachment for this reason.
+
+        Raises:
+            SandmanError: the API server did not do it.
+        """
         workload = self.attached.workload(one)
         if one.ending is None:
             await self._store.mark(one, why)
@@ -316,51 +351,25 @@ class Attacher:
         except SandmanError as error:
             log.warning("an attachment is left over", pod=one.pod, error=str(error))
 
-    # --- sweeping ---
-
-    async def run(self, is_leader: Callable[[], bool]) -> None:
-        """End what must end, until cancelled. One replica does it."""
-        while True:
-            await trio.sleep(EVERY_S)
-            if is_leader():
-                await self.sweep()
-
-    async def sweep(self) -> None:
-        """One look at all attachments."""
-        for one in self.attached.attachments():
-            try:
-                why = await self._due(one)
-                if why is not None:
-                    await self._end(one, why)
-            except SandmanError as error:
-                log.warning("an attachment could not be ended", pod=one.pod, error=str(error))
-
-    async def _due(self, one: Attachment) -> Ending | None:
-        now = self._wall()
-        if now >= one.expires_at:
-            return Ending("expired", "its lease ran out", at=one.expires_at)
-        if self._is_over(one):
-            return Ending("died", "its handshake was never done", at=now)
-        if (why := workloads.ending(one, self.attached.workload(one))) is not None:
-            # Its caller hears why from memory, as of any sandbox that is gone.
-            return why
-        who = one.identity
-        if who is not None and not (
-            await self._access.may_exec(who, one.namespace)
-            or await self._access.may_exec(who, one.namespace, one.pod)
-        ):
-            text = f"{who.user} may not create pods/exec there any more"
-            return Ending("released", text, at=now)
-        return None
-
     # --- finding ---
+
+    async def ending(self, one: Attachment) -> Ending | None:
+        """Why it is no more; a pod that no watch has shown is looked for at its source.
+
+        Raises:
+            SandmanError: no answer.
+        """
+        if self.attached.workload(one) is None and await self._store.workload(one) is None:
+            return one.ending or workloads.GONE
+        return self.attached.ending(one)
 
     async def read(self, _namespace: str, name: str) -> Instance | None:
         """The attachment of this name as the API server has it now."""
         one = await self._store.read(name)
         if one is None or one.boot_id is None:
             return None
-        return workloads.instance(one, await self._store.workload(one))
+        workload = await self._store.workload(one)
+        return workloads.instance(one, workload, workloads.GONE if workload is None else None)
 
 
 def not_found(namespace: str, served: tuple[str, ...]) -> NotFoundError:

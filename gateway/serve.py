@@ -19,6 +19,7 @@ from gateway.breaking import Breaking
 from gateway.certificates import Certificates
 from gateway.credentials import WatchedCredentials
 from gateway.desk import Desk
+from gateway.detaching import Detaching
 from gateway.either import Either
 from gateway.election import Election
 from gateway.fulfilment import Fulfilment
@@ -99,11 +100,12 @@ class Gateway:
         self.refill = Refill(self.roster, provider, lambda: self.election.is_leader)
         self.pool = Pool(self.roster, fulfilment, self.upstream, settings)
         self.desk = Desk(self.pool, lambda: self.election.is_leader)
-        self.attached = Attached(keep_ended=settings.keep_ended)
+        self.attached = Attached(self.roster.ledger, wall, keep_ended=settings.keep_ended)
+        access = Access(api)
         self.attacher = Attacher(
             self.attached,
             Attachments(api, settings.namespace),
-            Access(api),
+            access,
             self.upstream,
             settings,
             wall,
@@ -121,7 +123,21 @@ class Gateway:
             wall=wall,
         )
         self.keeper = Keeper(self.roster, self.upstream, provider, wall)
-        self.runs = Runs(api, settings.namespace, self.roster.ledger, lambda: datetime.now(UTC))
+        self.runs = Runs(
+            api,
+            settings.namespace,
+            self.roster.ledger,
+            lambda: datetime.now(UTC),
+            self.attached.registry.all,
+        )
+        self.detaching = Detaching(
+            self.attacher,
+            access,
+            self.upstream,
+            self.runs.confirm,
+            wall,
+            grace_s=settings.outage_grace_s,
+        )
         self.sweeper = Sweeper(
             self.roster,
             self.upstream,
@@ -135,6 +151,7 @@ class Gateway:
         # One replica tells of an end; both, while none knows of an allocator.
         audit = Audit(lambda: self.election.is_leader or self.election.address is None)
         self.registry.on_end = audit.ended
+        self.attached.registry.on_end = audit.detached
         self.handoff = Handoff(
             self.election, settings.server_name, lambda: self.certificates.authority
         )
@@ -175,6 +192,7 @@ class Gateway:
         metrics = Metrics(self.roster)
         metrics.watch_writes(api.counts.writes, provider.claim_writes)
         metrics.watch_ends(audit.counts)
+        metrics.watch_attachments(self.attached, audit.detached_counts)
         self.app = app.build(self.context, metrics, self.not_ready)
 
     def _share(self, key_id: str) -> Share | None:
@@ -221,7 +239,7 @@ class Gateway:
                 self._settings.namespace,
                 self._settings.workload_namespaces,
             )
-            support.start_soon(self.attacher.run, lambda: self.election.is_leader)
+            support.start_soon(self.detaching.run, lambda: self.election.is_leader)
             if await self._start_unless_stopped(support, self.certificates.run):
                 support.start_soon(self.election.run)
                 try:

@@ -7,13 +7,13 @@ import hashlib
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from gateway.model import Ending, Instance, Place, Terms
+from gateway.model import Ending, Instance, Place
 from sandman import names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from gateway.model import Identity
+    from gateway.model import Identity, Terms
 
 TIER = "attached"
 
@@ -71,6 +71,7 @@ class Attachment:
     identity: Identity | None = None
     created_at: float = 0.0
     expires_at: float
+    terms: Terms
     request: Mapping[str, object] = dataclasses.field(default_factory=dict)
     ending: Ending | None = None
 
@@ -83,7 +84,7 @@ class Wanted:
     pod: str | None
     selector: tuple[tuple[str, str], ...]
     container: str | None
-    max_s: float
+    terms: Terms
     env: tuple[tuple[str, str], ...] = ()
     workdir: str | None = None
     user: str | int | None = None
@@ -114,12 +115,15 @@ def trusted(found: Iterable[Workload]) -> list[Workload]:
     return [one for one in all_of_them if count[one.namespace, one.nonce] == 1]
 
 
+GONE = Ending("deleted", "the workload's pod is gone")
+
+
 def ending(attachment: Attachment, workload: Workload | None) -> Ending | None:
-    """Why the attachment is no more; None while it is."""
+    """Why the attachment is no more; None while it is, or while nothing is known of its pod."""
     if attachment.ending is not None:
         return attachment.ending
     if workload is None:
-        return Ending("deleted", "the workload's pod is gone")
+        return None
     if workload.ending is not None:
         return workload.ending
     if workload.restarts != attachment.restarts:
@@ -127,8 +131,10 @@ def ending(attachment: Attachment, workload: Workload | None) -> Ending | None:
     return None
 
 
-def instance(attachment: Attachment, workload: Workload | None) -> Instance:
-    """The attachment as the sandbox that its caller has."""
+def instance(
+    attachment: Attachment, workload: Workload | None, gone: Ending | None = None
+) -> Instance:
+    """The attachment as the sandbox that its caller has. `gone`: its pod is known to be no more."""
     there = workload
     return Instance(
         namespace=attachment.namespace,
@@ -151,10 +157,10 @@ def instance(attachment: Attachment, workload: Workload | None) -> Instance:
         created_at=attachment.created_at,
         started_at=attachment.created_at,
         expires_at=attachment.expires_at,
-        terms=Terms(max_s=round(attachment.expires_at - attachment.created_at, 3)),
+        terms=attachment.terms,
         request=attachment.request,
         running=there is not None and there.running,
-        ending=ending(attachment, workload),
+        ending=ending(attachment, workload) or gone,
         place=Place(
             attachment.pod,
             attachment.container,

@@ -14,7 +14,7 @@ from gateway.leases import number
 from gateway.model import Identity
 from gateway.provider import endings
 from gateway.provider.kubernetes import translate
-from gateway.provider.pods import load_object
+from gateway.provider.pods import load_object, terms_of
 from gateway.workloads import Attachment, Workload
 from sandman import grants, names
 from sandman.errors import ConflictError, InternalError
@@ -118,6 +118,7 @@ def attachment(lease: kube.Lease) -> Attachment | None:
         identity=_identity(load_object(meta.annotation(names.ANNOTATION_IDENTITY))),
         created_at=taken_at,
         expires_at=expires_at,
+        terms=terms_of(terms),
         request=load_object(meta.annotation(names.ANNOTATION_REQUEST)),
         ending=endings.of_record(load_object(meta.annotation(names.ANNOTATION_ENDED))),
     )
@@ -140,9 +141,7 @@ def body(wanted: Attachment) -> dict[str, Any]:
     labels |= {names.LABEL_KEY: wanted.key} if wanted.key else {}
     annotations = {
         names.ANNOTATION_WORKLOAD: _place(wanted),
-        names.ANNOTATION_LEASE: json.dumps(
-            {"taken_at": wanted.created_at, "expires_at": wanted.expires_at}
-        ),
+        names.ANNOTATION_LEASE: json.dumps(_lease(wanted)),
         names.ANNOTATION_CLAIM: json.dumps({"id": wanted.claim_id}),
         names.ANNOTATION_REQUEST: json.dumps(dict(wanted.request)),
     }
@@ -159,6 +158,20 @@ def body(wanted: Attachment) -> dict[str, Any]:
             "leaseDurationSeconds": seconds,
         },
     }
+
+
+def _lease(wanted: Attachment) -> dict[str, object]:
+    """What was agreed on, as `pods.terms_of` reads it again."""
+    terms = wanted.terms
+    told = {
+        "taken_at": wanted.created_at,
+        "expires_at": wanted.expires_at,
+        "ttl_s": terms.ttl_s,
+        "idle_s": terms.idle_s,
+        "max_s": terms.max_s,
+    }
+    found: dict[str, object] = {name: value for name, value in told.items() if value is not None}
+    return {**found, "run": True} if terms.of_run else found
 
 
 def _place(one: Attachment) -> str:
@@ -278,16 +291,23 @@ class Attachments:
         Raises:
             SandmanError: no answer.
         """
+        found = await self.pod(one.namespace, one.pod)
+        return next(
+            (w for w in found if (w.uid, w.container) == (one.pod_uid, one.container)), None
+        )
+
+    async def pod(self, namespace: str, name: str) -> list[Workload]:
+        """The injected containers of a pod as it is now; none when it is not there.
+
+        Raises:
+            SandmanError: no answer.
+        """
         try:
-            pod = await self._api.get(kube.PODS, one.pod, namespace=one.namespace)
+            return workloads(await self._api.get(kube.PODS, name, namespace=namespace))
         except kube.NotFoundError:
-            return None
+            return []
         except kube.KubeError as error:
             raise translate(error) from error
-        return next(
-            (w for w in workloads(pod) if (w.uid, w.container) == (one.pod_uid, one.container)),
-            None,
-        )
 
 
 def _read(lease: kube.Lease) -> Attachment:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from starlette.routing import Route
@@ -44,8 +45,10 @@ class AttachRoutes:
             raise attach.not_found(wanted.namespace, served)
         hashed = None if key is None else key_label(principal.tenant, key)
         made = await context.attacher.attach(principal, wanted, hashed)
-        shown = views.ready(made, context.token(made.instance, made.boot_id))
-        return Json(shown, status_code=201)
+        # The token is good for the longest life; shown is when it ends unless it is renewed.
+        token = context.token(made.instance, made.boot_id)
+        shown = dataclasses.replace(made, instance=context.keeper.as_of_now(made.instance))
+        return Json(views.ready(shown, token), status_code=201)
 
     async def attachable(self, request: Request) -> Response:
         """`GET /v1/sandboxes?attachable`."""

@@ -169,6 +169,7 @@ def attach_request(body: Mapping[str, object], settings: Settings) -> Wanted:
     if not namespace:
         raise BadRequestError("namespace must be that of the workload", field="namespace")
     selector = _labels(reader.raw("selector"), "selector")
+    run = run_name(reader.text("run"))
     if (pod is None) == (not selector):
         raise BadRequestError("give either pod or selector", field="pod")
     wanted = Wanted(
@@ -176,11 +177,11 @@ def attach_request(body: Mapping[str, object], settings: Settings) -> Wanted:
         pod=pod,
         selector=selector,
         container=reader.text("container"),
-        max_s=_life(reader.inner("lease"), settings),
+        terms=_terms(reader.raw("lease"), run, settings),
         env=reader.environment("env"),
         workdir=_workdir(reader.text("workdir")),
         user=_user(reader.text_or_int("user")),
-        run=run_name(reader.text("run")),
+        run=run,
         labels=_labels(reader.raw("labels")),
     )
     reader.finish()
@@ -280,15 +281,6 @@ def _terms(value: object, run: str | None, settings: Settings) -> Terms:
     if terms.of_run and terms.ttl_s is None:
         return dataclasses.replace(terms, ttl_s=RUN_TTL_S)
     return terms
-
-
-def _life(reader: wire.Fields | None, settings: Settings) -> float:
-    """The lease of an attachment: its longest life, and nothing that is renewed."""
-    if reader is None:
-        return settings.life_default_s
-    asked = _within(reader, "max_s", settings)
-    reader.finish()
-    return asked or settings.life_default_s
 
 
 def _span(reader: wire.Fields, name: str, settings: Settings) -> float | None:

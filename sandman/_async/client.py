@@ -20,7 +20,7 @@ from sandman._async.transport import Call, Transport
 from sandman._async.workloads import WorkloadOptions, attachment
 from sandman._core import faults
 from sandman._core.config import FOLLOW_S, RELEASE_LIMIT_S, REPLY_MARGIN_S, Limits, Settings
-from sandman._core.heart import STOP_S, Heart
+from sandman._core.heart import DEFAULT_TTL_S, STOP_S, Heart
 from sandman._core.retry import FIRST_PAUSE_S, Retry
 from sandman._core.termination import Termination
 from sandman._core.values import PoolInfo, SandboxInfo
@@ -234,6 +234,9 @@ class Client:
         """Attach to a container of a workload that is labelled for Sandman's daemon; `release()` leaves it
         as it is. Needs a key whose Kubernetes user may `create pods/exec` there.
 
+        It is kept by this process, as a sandbox of `create` is; one that is to outlive it is made with
+        `heartbeat=False`.
+
         Args:
             namespace: the pod's.
             pod: its name; or give `selector`.
@@ -246,10 +249,19 @@ class Client:
             ConflictError: somebody is attached to all that is meant.
             UnreachableError: its daemon, or the gateway, does not answer.
         """
-        given = {"pod": pod, "selector": selector, "container": container, **options}
+        given: dict[str, object] = {
+            "pod": pod, "selector": selector, "container": container, "heartbeat": True, **options,
+        }  # fmt: skip
+        if given["heartbeat"]:
+            given["run"] = run = options.get("run") or self._run
+            given["ttl_s"] = ttl_s = options.get("ttl_s") or DEFAULT_TTL_S
+            kept: AbstractContextManager[None] = self._heart.expecting(run, ttl_s)
+        else:
+            kept = nullcontext()
         call = attachment(namespace, given)
         try:
-            return Sandbox(self._transport, parse_info(await self._transport.json(call)))
+            with kept:
+                return Sandbox(self._transport, parse_info(await self._transport.json(call)))
         except SandmanError:
             raise
         except BaseException:

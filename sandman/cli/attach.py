@@ -56,8 +56,10 @@ def attach(
     labels = None if selector is None else _selector(selector)
     with session.client() as client:
         box = client.attach_workload(
-            namespace, pod, selector=labels, container=container, run=run_name, max_s=max_s
-        )
+            namespace, pod, selector=labels, container=container, run=run_name, max_s=max_s,
+            # It outlives this command.
+            heartbeat=False,
+        )  # fmt: skip
     click.echo(box.id)
 
 

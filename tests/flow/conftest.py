@@ -216,7 +216,7 @@ async def gateway(
         releaser=releaser, reservations=reservations, proxy=proxy, handoff=handoff, wall=wall,
         keeper=keeper, owners=Owners(cluster, roster), beat=beat,
         # Nobody attaches here: `test_attach` has an API server to ask.
-        attacher=Attacher(Attached(keep_ended=10), None, None, upstream, settings, wall, str),
+        attacher=Attacher(Attached(roster.ledger, wall, keep_ended=10), None, None, upstream, settings, wall, str),
         missing=lambda: [] if roster.synced.is_set() else ["the list of pods"],
     )  # fmt: skip
     leaf = pki.issue(ca, [SERVER_NAME], ["127.0.0.1"], datetime.now(UTC), 1)

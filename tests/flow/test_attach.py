@@ -13,10 +13,12 @@ import sys
 import time
 
 import pytest
+import structlog.testing
 import trio
 
-from gateway import access, attach, runs, tokens
+from gateway import access, attach, detaching, runs, tokens
 from gateway.model import Identity
+from gateway.routes import parse
 from sandman import grants, names
 from tests.fakes.api_server import refuse
 from tests.fakes.objects import secret
@@ -121,7 +123,8 @@ class Shop:
 
 @pytest.fixture
 async def shop(web, monkeypatch):
-    monkeypatch.setattr(attach, "EVERY_S", 0.1)
+    monkeypatch.setattr(detaching, "EVERY_S", 0.1)
+    monkeypatch.setattr(parse, "SPAN_LEAST_S", 0.5)
     monkeypatch.setattr(access, "VERDICT_S", 0.1)
     bed = Bed(daemon=web)
     bed.server = bed.cluster_of(web)
@@ -195,14 +198,15 @@ class TestUse:
     async def test_what_keeps_sandboxes_leaves_it_alone(self, shop):
         box = await shop.attached(run="r3", lease={"max_s": 60})
         assert box["lease"] == {"ttl_s": None, "idle_s": None, "max_s": 60, "run": False}
+        assert box["expires_at"] is not None
         there = shop.server.named("leases", shop.leases()[0])
         path = f"/v1/sandboxes/{box['id']}"
         for token in (box["token"], None):
             headers = {"authorization": f"Bearer {token}"} if token else {}
-            refused = await shop.client.post(f"{path}/renew", headers=headers)
-            assert (refused.status_code, refused.json()["reason"]) == (409, "conflict")
+            renewed = await shop.client.post(f"{path}/renew", headers=headers)
+            assert renewed.json() == {"id": box["id"], "expires_at": box["expires_at"]}
         beaten = await shop.client.post("/v1/runs/r3/heartbeat")
-        assert beaten.json() == {"run": "r3", "sandboxes": 0}
+        assert beaten.json() == {"run": "r3", "sandboxes": 1}
         await shop.sh(box, "true")
         gateway, now = shop.gateway, trio.current_time()
         assert "touched=0" in repr(gateway.keeper)
@@ -214,6 +218,32 @@ class TestUse:
         shown = (await shop.client.get(path)).json()
         assert (shown["state"], shown["expires_at"]) == ("ready", box["expires_at"])
         assert (await shop.sh(box, "echo on"))["stdout"] == "on\n"
+
+    async def test_each_is_told_in_the_audit_and_counted(self, shop):
+        with structlog.testing.capture_logs() as lines:
+            box = await shop.attached(run="r5")
+            shown = (await shop.client.get("/metrics")).text
+            assert "\nsandman_attachable 1.0" in shown
+            assert "\nsandman_attachments 1.0" in shown
+            await shop.client.delete(f"/v1/sandboxes/{box['id']}")
+        told = [one for one in lines if one["event"] == "audit"]
+        where = {
+            "event": "audit", "log_level": "info", "sandbox": box["id"], "tenant": "acme", "run": "r5",
+            "node": "n1", "namespace": SHOP, "pod": "web-1", "container": "app",
+        }  # fmt: skip
+        assert told == [
+            {**where, "action": "attach", "user": "alice"},
+            {
+                **where,
+                "action": "detach",
+                "reason": "released",
+                "cause": "caller",
+                "detail": "it was released",
+            },
+        ]
+        shown = (await shop.client.get("/metrics")).text
+        assert 'sandman_attachments_ended_total{cause="caller",reason="released"} 1.0' in shown
+        assert "\nsandman_attachments 0.0" in shown
 
     async def test_what_has_ended_is_listed_beside_sandboxes(self, shop):
         box = await shop.attached(run="r4")
@@ -396,6 +426,23 @@ class TestEnds:
         assert (late.status_code, late.json()["reason"]) == (410, "expired")
         assert shop.web.process.poll() is None
 
+    async def test_nobody_renews_it(self, shop):
+        """The daemon knows of calls through whichever replica: an open one keeps it."""
+        box = await shop.attached(lease={"ttl_s": 2})
+        path = f"/v1/sandboxes/{box['id']}"
+        assert (await shop.client.post(f"{path}/renew")).status_code == 200
+        assert (await shop.sh(box, "sleep 3; echo on"))["stdout"] == "on\n"
+        await until(lambda: not shop.leases(), within=120)
+        late = (await shop.client.get(path)).json()
+        assert (late["reason"], late["detail"]) == ("expired", "nobody renewed its lease for 2 s")
+        assert shop.web.process.poll() is None
+        assert shop.writes_to_pods() == []
+
+    async def test_it_has_nothing_to_do(self, shop):
+        box = await shop.attached(lease={"idle_s": 1}, run="r6")
+        await until(lambda: not shop.leases(), within=120)
+        assert (await shop.client.get(f"/v1/sandboxes/{box['id']}")).json()["reason"] == "idle"
+
     async def test_a_daemon_that_does_not_answer_takes_nothing(self, shop):
         shop.web.stop()
         refused = await shop.attach()
@@ -409,6 +456,50 @@ class TestEnds:
         box = await shop.attached()
         shop.gateway.attached.registry = type(shop.gateway.attached.registry)(keep_ended=10)
         assert (await shop.client.get(f"/v1/sandboxes/{box['id']}")).status_code == 200
+
+
+class TestNews:
+    """Pods and Leases come by two watches, in any order."""
+
+    async def test_a_pod_that_is_not_seen_yet_is_looked_for(self, shop):
+        shop.gateway.attached.pod_gone(next(iter(shop.gateway.attached._pods)))
+        answers = []
+
+        async def ask() -> None:
+            answers.append(await shop.attach())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.sleep(0.2)
+            assert answers == []
+            shop.server.change("pods", "web-1", lambda one: one["metadata"]["labels"].update(a="b"))
+        assert answers[0].status_code == 201
+
+    async def test_a_pod_that_no_watch_shows_can_be_tried_again(self, shop, monkeypatch):
+        monkeypatch.setattr(attach, "NEWS_S", 0.1)
+        shop.gateway.attached.pod_gone(next(iter(shop.gateway.attached._pods)))
+        answer = await shop.attach()
+        assert (answer.status_code, answer.json()["reason"]) == (503, "unreachable")
+        assert answer.json()["retryable"] is True
+        shop.server.remove("pods", "web-1")
+        assert (await shop.attach()).status_code == 403
+        assert shop.leases() == []
+
+    async def test_a_lease_whose_pod_was_not_seen_yet_is_no_end(self, shop):
+        """As after a start of a gateway: of a pod that is not known nobody knows that it is gone."""
+        box = await shop.attached()
+        attached = shop.gateway.attached
+        [one] = attached.attachments()
+        attached._pods.clear()
+        attached.seen(one)
+        shown = await shop.client.get(f"/v1/sandboxes/{box['id']}")
+        assert (shown.status_code, shown.json()["state"]) == (200, "starting")
+        await shop.gateway.detaching.sweep(trio.current_time())
+        assert len(shop.leases()) == 1
+        # It went while no gateway looked.
+        shop.server.remove("pods", "web-1")
+        await until(lambda: not shop.leases(), within=120)
+        assert (await shop.client.get(f"/v1/sandboxes/{box['id']}")).json()["reason"] == "deleted"
 
 
 class TestForged:

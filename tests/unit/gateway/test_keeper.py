@@ -11,7 +11,7 @@ import trio
 
 from gateway.keeper import LOOK_S, Keeper
 from gateway.model import Place, Terms
-from sandman.errors import ConflictError, UnreachableError
+from sandman.errors import SandmanError, UnreachableError
 from tests.fakes.cluster import FakeCluster, FakeDaemons
 from tests.unit.gateway.test_roster import leased, roster
 
@@ -150,18 +150,33 @@ async def test_callers_are_shown_when_it_ends_unless_it_is_renewed(autojump_cloc
         assert bed.keeper.as_of_now(unknown) is unknown
 
 
-async def test_an_attachment_is_neither_kept_nor_renewed_nor_written(autojump_clock):
-    """Its name and uid are a Lease's: nothing here is about it, even where it says that it has a `ttl_s`."""
+async def test_of_an_attachment_nothing_is_written(autojump_clock):
+    """Its name and uid are a Lease's, and the pod is not ours: its daemon alone is told."""
     async with keeping(terms=OWN) as bed:
         place = Place("web-1", "app", 21763, "b")
         attached = dataclasses.replace(bed.one, place=place)
-        left = bed.left
         bed.keeper.use(attached)
         assert "touched=0" in repr(bed.keeper)
-        with pytest.raises(ConflictError, match="no lease to renew"):
+        await trio.sleep(90.0)
+        assert bed.left == pytest.approx(10.0)
+        await bed.keeper.renew(attached)
+        assert bed.left == 100.0
+        assert "touched=0" in repr(bed.keeper)
+        bed.cluster.silent = {bed.one.uid}
+        with pytest.raises(UnreachableError, match="could not be told"):
             await bed.keeper.renew(attached)
-        assert bed.left == left
-        unseen = dataclasses.replace(attached, uid="of-a-lease", expires_at=5e6)
-        assert bed.keeper.as_of_now(unseen) == unseen
+        bed.cluster.silent, bed.cluster.knows_no_leases = set(), True
+        with pytest.raises(SandmanError):
+            await bed.keeper.renew(attached)
         await trio.sleep(90.0)
         assert bed.renewals() == 0
+
+
+async def test_an_attachment_is_not_shown_to_outlive_what_was_agreed_on(autojump_clock):
+    async with keeping(terms=OWN) as bed:
+        attached = dataclasses.replace(bed.one, place=Place("web-1", "app", 21763, "b"))
+        assert bed.keeper.as_of_now(attached).expires_at == pytest.approx(1e6 + 100.0)
+        soon = dataclasses.replace(attached, expires_at=1.0)
+        assert bed.keeper.as_of_now(soon).expires_at == 1.0
+        unseen = dataclasses.replace(attached, uid="of-a-lease", expires_at=5e6)
+        assert bed.keeper.as_of_now(unseen) == unseen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.config import Settings
-from gateway.model import Purpose
+from gateway.model import Purpose, Terms
 from gateway.routes import parse
 from sandman.errors import BadRequestError
 
@@ -170,8 +170,12 @@ class TestAttach:
             container="app", run="r", env={"A": "1"}, lease={"max_s": 60}, user=0, labels={"l": "1"}
         )
         assert (wanted.namespace, wanted.pod, wanted.container) == ("shop", "web", "app")
-        assert (wanted.env, wanted.max_s, wanted.user) == ((("A", "1"),), 60, 0)
-        assert self.read().max_s == Settings().life_default_s
+        assert (wanted.env, wanted.terms, wanted.user) == ((("A", "1"),), Terms(max_s=60), 0)
+        assert self.read().terms == Terms(max_s=Settings().life_default_s)
+        lease = {"ttl_s": 60, "idle_s": 30, "max_s": 90, "run": True}
+        assert self.read(lease=lease, run="r").terms == Terms(
+            ttl_s=60, idle_s=30, max_s=90, of_run=True
+        )
         assert self.read(pod=None, selector={"a": "b"}).selector == (("a", "b"),)
 
     @pytest.mark.parametrize(
@@ -183,9 +187,10 @@ class TestAttach:
             ({"selector": {"a": 1}, "pod": None}, "selector"),
             ({"image": "x"}, "image"),
             ({"lease": {"max_s": 1e9}}, "lease.max_s"),
-            ({"lease": {"ttl_s": 60}}, "lease.ttl_s"),
-            ({"lease": {"idle_s": 60, "max_s": 60}}, "lease.idle_s"),
-            ({"lease": {"run": True}, "run": "r"}, "lease.run"),
+            ({"lease": {"ttl_s": 1}}, "lease.ttl_s"),
+            ({"lease": {"idle_s": 1, "max_s": 60}}, "lease.idle_s"),
+            ({"lease": {"run": True}}, "lease.run"),
+            ({"lease": {"left_s": 1}}, "lease.left_s"),
             ({"run": "a b"}, "run"),
         ],
     )

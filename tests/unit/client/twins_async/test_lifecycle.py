@@ -380,9 +380,24 @@ async def test_a_workload_is_attached_to_under_one_key(gateway: FakeGateway) -> 
         first, second = gateway.requests
         assert first.json() == {
             "namespace": "shop", "selector": {"app": "web"}, "run": "r", "env": {"A": "1"},
-            "lease": {"max_s": 60},
+            "lease": {"ttl_s": 300.0, "max_s": 60, "run": True},
         }  # fmt: skip
         assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
+        assert "r" in repr(client._heart)
+
+
+@on_backends
+async def test_an_attachment_that_outlives_its_process(gateway: FakeGateway) -> None:
+    gateway.plan(ATTACH, answer(201, ATTACHED), answer(201, ATTACHED))
+    async with Client(gateway.url, TOKEN) as client:
+        await client.attach_workload("shop", "web", heartbeat=False)
+        await client.attach_workload("shop", "web", heartbeat=False, ttl_s=9, idle_s=8)
+        first, second = gateway.requests
+        assert first.json() == {"namespace": "shop", "pod": "web"}
+        assert second.json() == {
+            "namespace": "shop", "pod": "web", "lease": {"ttl_s": 9, "idle_s": 8},
+        }  # fmt: skip
+        assert not client._heart.beats
 
 
 @on_backends

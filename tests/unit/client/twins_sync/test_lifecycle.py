@@ -359,9 +359,23 @@ def test_a_workload_is_attached_to_under_one_key(gateway: FakeGateway) -> None:
         first, second = gateway.requests
         assert first.json() == {
             "namespace": "shop", "selector": {"app": "web"}, "run": "r", "env": {"A": "1"},
-            "lease": {"max_s": 60},
+            "lease": {"ttl_s": 300.0, "max_s": 60, "run": True},
         }  # fmt: skip
         assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
+        assert "r" in repr(client._heart)
+
+
+def test_an_attachment_that_outlives_its_process(gateway: FakeGateway) -> None:
+    gateway.plan(ATTACH, answer(201, ATTACHED), answer(201, ATTACHED))
+    with Client(gateway.url, TOKEN) as client:
+        client.attach_workload("shop", "web", heartbeat=False)
+        client.attach_workload("shop", "web", heartbeat=False, ttl_s=9, idle_s=8)
+        first, second = gateway.requests
+        assert first.json() == {"namespace": "shop", "pod": "web"}
+        assert second.json() == {
+            "namespace": "shop", "pod": "web", "lease": {"ttl_s": 9, "idle_s": 8},
+        }  # fmt: skip
+        assert not client._heart.beats
 
 
 def test_workloads_are_listed(gateway: FakeGateway) -> None:
