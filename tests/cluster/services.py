@@ -71,7 +71,12 @@ def _images(bed: Bed) -> tuple[images.Image, ...]:
             | {"Entrypoint": ["nginx"], "Cmd": ["-g", "daemon off;"], "StopSignal": "SIGQUIT"},
         ),
         images.Image(
-            "redis", layers, common | {"Cmd": ["redis-server", "--port", str(PORT), "--save", ""]}
+            "redis",
+            layers,
+            common
+            | {
+                "Cmd": ["redis-server", "--port", str(PORT), "--save", "", "--protected-mode", "no"]
+            },
         ),
         images.Image(
             "postgres", layers, common | {"Entrypoint": ["postgres-entry"], "StopSignal": "SIGINT"}
