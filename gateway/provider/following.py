@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 BUFFER = 64
 """Changes between a watch and its reader: as of the pools' watches."""
+LOOK_S = 5.0
+"""Seconds at most between two looks into a namespace in which the gateway may not look, or that is not there: whoever
+gives it the right means to attach next."""
 WORKLOADS = f"{names.LABEL_INJECT}={names.INJECT_WORKLOAD}"
 UNKNOWN_END = Ending("released", "it was released")
 """Of an attachment that somebody deleted without a word."""
@@ -63,6 +66,7 @@ async def follow(api: kube.Kube, state: State, own: str, namespaces: tuple[str, 
         begin(leases, lambda lease, gone: _lease(state, lease, gone=gone))
         for namespace in namespaces:
             pods = kube.Reflector(api, kube.PODS, namespace=namespace, label_selector=WORKLOADS)
+            pods.most_s = LOOK_S
             begin(pods, lambda pod, gone: _pod(state, pod, gone=gone))
 
 
