@@ -25,6 +25,8 @@ Json = dict[str, Any]
 NAMES = rotation.Names(
     ("sandman-webhook.sandman-system.svc", "sandman-webhook.sandman-system.svc.cluster.local")
 )
+IDLE_S = 30.0
+"""Seconds without a call after which a connection is not trusted: the server closes idle ones."""
 PAUSE_S = 0.05
 """Between two admissions of a stream: the machine has two cores, for everything."""
 
@@ -52,10 +54,14 @@ class Api:
         context.load_cert_chain(user["client-certificate"], user["client-key"])
         host = config["clusters"][0]["cluster"]["server"].removeprefix("https://")
         self._connection = http.client.HTTPSConnection(host, timeout=60, context=context)
+        self._called_at = time.monotonic()
 
     def call(self, method: str, path: str, document: Json | None = None) -> Answer:
         body = None if document is None else json.dumps(document)
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if time.monotonic() - self._called_at > IDLE_S:
+            self._connection.close()  # and opened again by the next request
+        self._called_at = time.monotonic()
         self._connection.request(method, path, body, headers)
         answer = self._connection.getresponse()
         text = answer.read()

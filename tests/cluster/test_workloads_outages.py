@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -177,10 +177,11 @@ def test_while_it_is_away_pools_wait_workloads_start_and_all_comes_back_by_itsel
         assert refused.object is None
         assert POOL_ENTRY in refused.body["message"]
         shop.create(nginx(shop, "outage"))
-        _lose_a_placeholder(shop)
         assert serves("nginx", shop.one_ready("outage", injected=False))
         _is_told_and_others_are_not(shop, api)
         _delete_secret(bed)
+        # At the end: a ReplicaSet tries again after twice the time each time.
+        _lose_a_placeholder(shop)
     finally:
         kubectl(bed, *SYSTEM, "scale", "deployment", "sandman-webhook", "--replicas=2")
         kubectl(
@@ -209,14 +210,18 @@ def _is_told_and_others_are_not(shop: Shop, api: Api) -> None:
 
 def _lose_a_placeholder(shop: Shop) -> None:
     """Its ReplicaSet cannot make another, and says why."""
-    sandman = shop.sandman
+    sandman, began = shop.sandman, datetime.now(UTC) - timedelta(seconds=1)
     query = ("get", "pods", "-l", f"{names.LABEL_POOL}=root,{names.LABEL_STATE}=free", "-o", "name")
     sandman.kubectl("delete", sandman.kubectl(*query).split()[0], "--wait=false")
     events = ("get", "events", "--field-selector=reason=FailedCreate", "-o", "json")
 
     def is_said() -> bool:
         found = json.loads(sandman.kubectl(*events))["items"]
-        return any(f'failed calling webhook "{POOL_ENTRY}"' in one["message"] for one in found)
+        return any(
+            f'failed calling webhook "{POOL_ENTRY}"' in one["message"]
+            and datetime.fromisoformat(one["lastTimestamp"]) >= began
+            for one in found
+        )
 
     wait_until("the ReplicaSet says why", is_said, 60, 0.5)
 
