@@ -4,13 +4,14 @@ webhook's certificate, as it stands in the cluster."""
 from __future__ import annotations
 
 import base64
+import dataclasses
 import http.client
 import json
 import ssl
 import threading
 import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from sandman import names
 from sandman.service import pki
@@ -56,6 +57,12 @@ class Api:
         self._connection = http.client.HTTPSConnection(host, timeout=60, context=context)
         self._called_at = time.monotonic()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._connection.close()
+
     def call(self, method: str, path: str, document: Json | None = None) -> Answer:
         body = None if document is None else json.dumps(document)
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
@@ -78,7 +85,7 @@ class Stream:
     """Admissions by dry run, one after another; `failures` has what went wrong."""
 
     def __init__(self, bed: Bed, pod: Json) -> None:
-        self._api = Api(bed)
+        self._bed = bed
         self._pod = pod
         self._stop = threading.Event()
         self.failures: list[str] = []
@@ -94,11 +101,12 @@ class Stream:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(PAUSE_S):
-            self.count += 1
-            answer = self._api.create(self._pod)
-            if answer.object is None:
-                self.failures.append(str(answer.body))
+        with Api(self._bed) as api:
+            while not self._stop.wait(PAUSE_S):
+                self.count += 1
+                answer = api.create(self._pod)
+                if answer.object is None:
+                    self.failures.append(str(answer.body))
 
 
 def histogram(bed: Bed, entry: str) -> dict[float, float]:
@@ -125,14 +133,15 @@ def quantile(before: dict[float, float], after: dict[float, float], part: float)
 # --- the certificate -----------------------------------------------------------------------------
 
 
-def put_certificate(bed: Bed, days: float, *, previous: bytes = b"") -> bytes:
-    """A leaf of ours that ends so soon, in the Secret. `previous`: authorities that stay published beside it."""
+def put_certificate(bed: Bed, days: float) -> None:
+    """A leaf of ours that ends so soon, in the Secret and beside the bundle that is published."""
     begin = datetime.now(UTC) - timedelta(days=rotation.VALID_DAYS - days)
     authority = pki.make_ca("test", begin, rotation.VALID_DAYS)
     leaf = pki.issue(authority, NAMES.dns, NAMES.addresses, begin, rotation.VALID_DAYS)
-    identity = rotation.Identity(leaf, authority.certificate)
-    until = datetime.now(UTC) + rotation.RETIRE
-    state = rotation.State(current=identity, previous=previous, until=until if previous else None)
+    _put(bed, rotation.State(current=rotation.Identity(leaf, authority.certificate)))
+
+
+def _put(bed: Bed, state: rotation.State) -> None:
     entries = {
         key: base64.b64encode(value).decode() for key, value in rotation.render(state).items()
     }
@@ -140,7 +149,6 @@ def put_certificate(bed: Bed, days: float, *, previous: bytes = b"") -> bytes:
         bed, "-n", names.SYSTEM_NAMESPACE, "patch", "secret", names.WEBHOOK_TLS_SECRET, "--type=merge",
         "--patch-file=/dev/stdin", input=json.dumps({"data": entries}),
     )  # fmt: skip
-    return leaf.certificate
 
 
 def secret(bed: Bed) -> dict[str, bytes]:
@@ -177,16 +185,19 @@ def served(bed: Bed) -> list[bytes]:
 
 
 def rotate(bed: Bed, pod: Json) -> Stream:
-    """A whole rotation under a stream of admissions, from a leaf that is about to end to the next one in use
-    at every replica; some 100 s, most of which it waits."""
-    old = put_certificate(bed, days=5, previous=secret(bed)["ca.crt"])
+    """A whole rotation under a stream of admissions, from its first step, which is due in 83 days, to the next
+    leaf in use at every replica; some 90 s, most of which it waits."""
+    now = datetime.now(UTC)
+    state = rotation.parse(secret(bed), NAMES, now)
+    new = rotation.make(NAMES, now)
     with Stream(bed, pod) as stream:
+        _put(bed, dataclasses.replace(state, next=new))
+        der = ssl.PEM_cert_to_DER_cert(new.leaf.certificate.decode())
 
         def is_done() -> bool:
-            leaf = secret(bed).get("tls.crt", old)
-            der = ssl.PEM_cert_to_DER_cert(leaf.decode())
-            return leaf != old and is_whole(bed) and set(served(bed)) == {der}
+            return set(served(bed)) == {der} and is_whole(bed)
 
         wait_until("the next leaf is in use", is_done, 300, 2)
         time.sleep(5)
+    assert secret(bed)["tls.crt"] == new.leaf.certificate
     return stream

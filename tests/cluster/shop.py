@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import sandman as sdk
 from sandman import names
 from tests.cluster import services
-from tests.cluster.admissions import Api
 from tests.cluster.bed import kubectl, reference
 from tests.cluster.bed.shell import wait_until
 from tests.cluster.install import WORKLOADS_USER
@@ -42,11 +41,6 @@ class Shop:
 
     sandman: Deployed
     namespace: str
-
-    @property
-    def api(self) -> Api:
-        """A connection of its own."""
-        return Api(self.sandman.bed)
 
     def kubectl(self, *arguments: str, stdin: object = None) -> str:
         text = json.dumps(stdin) if stdin is not None else None
@@ -123,6 +117,9 @@ def opened(sandman: Deployed, namespace: str) -> Iterator[Shop]:
     made.kubectl(*bind, "exec", "--role=exec", f"--user={WORKLOADS_USER}")
     wait_until("the default account", lambda: "default" in made.kubectl("get", "sa"), 30)
     yield made
+    # The pods first, and soon: the tests after these look for daemons that are nobody's.
+    kinds = "deployments,statefulsets,jobs,pods"
+    made.kubectl("delete", kinds, "--all", "--grace-period=1", "--ignore-not-found")
     kubectl(sandman.bed, "delete", "namespace", namespace, "--wait=false")
 
 

@@ -18,6 +18,7 @@ import pytest
 from sandman import names
 from sandman.errors import ForbiddenError, SandmanError
 from tests.cluster import services
+from tests.cluster.admissions import Api
 from tests.cluster.audit import AuditLog
 from tests.cluster.bed import kubectl, reference
 from tests.cluster.bed.shell import wait_until
@@ -35,7 +36,7 @@ from tests.cluster.shop import (
     serves,
     workload,
 )
-from tests.unit.webhook.workload_pods import CASES
+from tests.unit.webhook.workload_pods import CASES, Case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -248,21 +249,24 @@ def test_another_injector_before_and_after_ours(shop: Shop, place: str) -> None:
 
 def test_patched_pods_pass_the_api_servers_own_validation(shop: Shop) -> None:
     """Each pod of the table that the server takes as it is it takes with the daemon, too; by dry run."""
-    accepted, api = 0, shop.api
-    for index, case in enumerate(CASES):
-        document = json.loads(json.dumps(case.pod))
-        document["metadata"] |= {"name": f"case-{index}", "namespace": "default"}
-        document["metadata"].pop("generateName", None)
-        plain = api.create(document).object
-        document["metadata"]["namespace"] = WORKLOADS
-        labelled = api.create(document)
-        if plain is None or (labelled.object is None and _is_of_the_namespace(case.pod)):
-            continue
-        assert labelled.object is not None, (case.name, labelled.body)
-        assert is_injected(labelled.object) is (case.patch is not None), case.name
-        accepted += 1
+    with Api(shop.sandman.bed) as api:
+        accepted = sum(_is_taken(api, index, case) for index, case in enumerate(CASES))
     print(f"\n{len(CASES)} pods in the table, {accepted} taken with and without the daemon")
     assert accepted >= 60
+
+
+def _is_taken(api: Api, index: int, case: Case) -> bool:
+    document = json.loads(json.dumps(case.pod))
+    document["metadata"] |= {"name": f"case-{index}", "namespace": "default"}
+    document["metadata"].pop("generateName", None)
+    plain = api.create(document).object
+    document["metadata"]["namespace"] = WORKLOADS
+    labelled = api.create(document)
+    if plain is None or (labelled.object is None and _is_of_the_namespace(case.pod)):
+        return False
+    assert labelled.object is not None, (case.name, labelled.body)
+    assert is_injected(labelled.object) is (case.patch is not None), case.name
+    return True
 
 
 def _is_of_the_namespace(pod: Json) -> bool:
