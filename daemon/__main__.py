@@ -43,7 +43,9 @@ def _serve(command: list[str]) -> int:
     except (config.ConfigError, OSError) as error:
         log.line(f"cannot serve: {error}")
         return _cannot_serve(command)
-    log.line(f"listens on port {sock.getsockname()[1]}")
+    if not command or settings.port == 0:
+        # The log of a workload is the command's own; which port it is its caller has said.
+        log.line(f"listens on port {sock.getsockname()[1]}")
 
     from daemon.serve import serve  # noqa: PLC0415
 

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from daemon.config import Config
     from daemon.directories import Directories
     from daemon.execution import Executions
+    from daemon.farewell import Farewell
     from daemon.handles import Handles
     from daemon.init import Reaper
+    from daemon.lasting import Lasting
     from daemon.lease import Watch
     from daemon.ports import Ports
     from daemon.processes import Processes
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from daemon.sessions import Sessions
     from daemon.state import Sandbox
     from daemon.transfers import Transfers
-    from daemon.tree import Life
 
 
 _STREAMS = ("stdout", "stderr")
@@ -34,7 +35,7 @@ _PATH = ("path", "user")
 
 
 def build(
-    config: Config, reaper: Reaper, sandbox: Sandbox, lease: Watch, spared: tuple[Life, ...] = ()
+    config: Config, reaper: Reaper, sandbox: Sandbox, lease: Watch, lasting: Lasting | None = None
 ) -> Routes:
     """The application of one sandbox.
 
@@ -43,10 +44,10 @@ def build(
         reaper: waits for the commands.
         sandbox: where and as whom commands run.
         lease: is told of each call.
-        spared: lives of processes that are not ours to end.
+        lasting: of a workload, which outlives its sandboxes.
     """
-    processes = Later(lambda: _processes(sandbox, reaper, spared))
-    runner = Later(lambda: _runner(processes.made()))
+    processes = Later(lambda: _processes(sandbox, reaper, lasting))
+    runner = Later(lambda: _runner(processes.made(), lasting))
     executions = Later(lambda: _executions(processes.made(), runner.made()))
     handles = Later(lambda: _handles(processes.made(), runner.made()))
 
@@ -94,6 +95,8 @@ def build(
         "/v1/archive": {"GET": archives.to("get", *_PATH), "PUT": archives.to("put", *_PATH)},
         PORTS: {ANY: ports.to_all("call")},
     }
+    if lasting is not None:
+        table["/v1/release"] = {"POST": Later(lambda: _farewell(lasting)).to("release")}
     return Routes(table, config.token_sha256, sandbox.boot_id, lease)
 
 
@@ -101,18 +104,27 @@ def build(
 # ruff: noqa: PLC0415
 
 
-def _processes(sandbox: Sandbox, reaper: Reaper, spared: tuple[Life, ...]) -> Processes:
+def _processes(sandbox: Sandbox, reaper: Reaper, lasting: Lasting | None) -> Processes:
     from daemon.processes import Processes
     from daemon.usage import Meter
 
-    return Processes(sandbox, reaper, Meter(), spared)
+    if lasting is None:
+        return Processes(sandbox, reaper, Meter())
+    lasting.processes = Processes(sandbox, reaper, lasting.meter, (lasting.spared,))
+    return lasting.processes
 
 
-def _runner(processes: Processes) -> Runner:
+def _runner(processes: Processes, lasting: Lasting | None) -> Runner:
     from daemon.drain import Drain
     from daemon.runner import Runner
 
-    return Runner(processes, Drain())
+    return Runner(processes, lasting.drain if lasting else Drain())
+
+
+def _farewell(lasting: Lasting) -> Farewell:
+    from daemon.farewell import Farewell
+
+    return Farewell(lasting.part)
 
 
 def _executions(processes: Processes, runner: Runner) -> Executions:

@@ -75,3 +75,10 @@ def command_environment(environ: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     """The image's and the pod's variables: the daemon's own environment without its settings."""
     prefix = names.ENV_PREFIX.encode()
     return {key: value for key, value in environ.items() if not key.startswith(prefix)}
+
+
+def workload_environment(environ: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """The variables of a pod's own command: all but the two that the webhook has added. A workload may
+    be a caller of Sandman and have variables with our prefix."""
+    ours = {names.ENV_TOKEN_SHA256.encode(), names.ENV_PORT.encode()}
+    return {key: value for key, value in environ.items() if key not in ours}

@@ -111,6 +111,7 @@ class Watch:
         self._changed = threading.Event()
         self._is_watched = False
         self._is_over = False
+        self._is_ended = False
 
     def agree(self, terms: LeaseTerms) -> None:
         """Arm it, or set new terms.
@@ -147,6 +148,12 @@ class Watch:
                 self._lease.keep(self._clock())
         self._changed.set()
         return terms
+
+    def end(self) -> None:
+        """It was given back: from now on no call is answered, and nothing expires."""
+        with self._lock:
+            self._is_over = self._is_ended = True
+        self._changed.set()
 
     def enter(self, *, is_use: bool = True) -> None:
         """An authenticated call has come; `leave` follows.
@@ -200,12 +207,13 @@ class Watch:
                 MemoryError
             ):  # what runs in the sandbox has it, and it must not keep the lease alive
                 time.sleep(1.0)
-        self._expire()
+        if not self._is_ended:
+            self._expire()
 
     def _look(self) -> float:
         """Seconds until the next look; 0: it is over."""
         self._changed.clear()
         with self._lock:
-            left = self._lease.left(self._clock())
+            left = 0.0 if self._is_over else self._lease.left(self._clock())
             self._is_over = left <= 0
             return min(max(left, 0.0), LOOK_S)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import threading
 
 from daemon import kernel, lease, tree
@@ -11,7 +10,7 @@ from daemon.forgotten import Forgotten
 from daemon.launch import StartFailedError, explain, plan
 from daemon.process import ROOM_BYTES, Process
 from daemon.spawn import Descriptors, StageError, spawn
-from daemon.streams import Stdin, Stream
+from daemon.streams import Stdin, Stream, open_null
 from sandman import names
 from sandman.errors import (
     BadRequestError,
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from sandman.terminal import TerminalSpec
     from sandman.wire import ExecResult, ExecSpec
 
-NULL = "/dev/null"
-_NULL_DEVICE = os.makedev(1, 3)
 MAX_ENDED = 1024
 """Ended commands remembered whole: 6 to 18 MB when all are there, by what they wrote. Whoever asks again
 after a lost answer does so within seconds, and no agent runs so many commands in that time. Of older
@@ -79,6 +76,7 @@ class Processes:
         self._count = 0
         self._null_fd: int | None = None
         self._rested_at = 0.0
+        self._is_closed = False
         self._kept_bytes = 0
         """Of all ended commands; added up anew at each end it was a third of what a command costs."""
         self._oom_score = kernel.likelier_oom_score()
@@ -103,6 +101,18 @@ class Processes:
                 return None
             return max([self._rested_at, *(at for at in moments if at is not None)])
 
+    def close(self) -> None:
+        """Start no command any more."""
+        with self._lock:
+            self._is_closed = True
+
+    def dispose(self) -> None:
+        """Let go of what is held for commands; none runs any more, and none will."""
+        with self._lock:
+            null, self._null_fd = self._null_fd, None
+        if null is not None:
+            os.close(null)
+
     def reserve(self, exec_id: str | None, mark: bytes = b"") -> tuple[Process, bool]:
         """A place in the table, and whether it is a new one.
 
@@ -112,7 +122,7 @@ class Processes:
 
         Raises:
             BadRequestError: not an exec id.
-            ConflictError: it is taken, by a command of another specification.
+            ConflictError: it is taken, by a command of another specification, or the claim was given back.
             OutcomeUnknownError: a command of this name ran, and how it ended is forgotten.
             UnreachableError: the sandbox has left no descriptor for it.
         """
@@ -121,6 +131,8 @@ class Processes:
                 "exec_id must be 1 to 64 of [A-Za-z0-9._-] and not dots alone", field="exec_id"
             )
         with self._lock:
+            if self._is_closed:
+                raise ConflictError("the claim that this command is for has been given back")
             self._count += 1
             name = exec_id or f"x{self._count:x}-{os.urandom(4).hex()}"
             known = self._running.get(name) or self._ended.get(name)
@@ -211,7 +223,7 @@ class Processes:
         """The null device. Kept open: it stays that, whatever a command puts in its place."""
         with self._lock:
             if self._null_fd is None:
-                self._null_fd = _open_null()
+                self._null_fd = open_null()
             return self._null_fd
 
     def _open_pipes(self, process: Process, spec: ExecSpec, child: list[int]) -> Descriptors:
@@ -360,24 +372,6 @@ def _open_stdin(process: Process, spec: ExecSpec, child: list[int]) -> int:
     child.append(reader)
     process.stdin = Stdin(writer, is_open=spec.stdin_open)
     return reader
-
-
-def _open_null() -> int | None:
-    """The null device, if it is there and really that.
-
-    An empty pipe reads the same, but not to all: ripgrep, for one, searches its stdin and not the
-    directory when stdin is a pipe.
-    """
-    try:
-        # As leader of a session this daemon would get the terminal that a link there leads to.
-        fd = os.open(NULL, os.O_RDWR | os.O_NOCTTY)
-    except OSError:
-        return None
-    found = os.fstat(fd)
-    if stat.S_ISCHR(found.st_mode) and found.st_rdev == _NULL_DEVICE:
-        return fd
-    os.close(fd)
-    return None
 
 
 def _open_stream(process: Process, name: str, limit: int, child: list[int]) -> int:

@@ -16,8 +16,10 @@ from sandman.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from daemon.guests import Guests
+    from daemon.init import Reaper
     from daemon.wrap import Workload
 
 
@@ -49,14 +51,15 @@ def serve(
         log.line(f"cannot serve: {type(error).__name__}: {error}")
         return wrap.instead(command)
     if workload is None:
-        boot_id = _open(front, config, reaper, None)
+        boot_id = _open(front, config, reaper)
         signals.serve_signals(reaper.notice, asked)
         return _end(boot_id, 0)
     code = workload.start(command)
     if code is not None:
         return code
-    boot_id = _try_open(front, config, reaper, workload)
-    return _end(boot_id, workload.attend(reaper.notice, asked))
+    guests = _try_receive(front, config, reaper, workload)
+    code = workload.attend(reaper.notice, asked)
+    return _end(guests.boot_id if guests else NO_BOOT, code)
 
 
 def _start_threads(config: Config, sock: socket.socket, front: Front, reaper: init.Reaper) -> None:
@@ -78,25 +81,28 @@ def _beside(reaper: init.Reaper) -> Workload:
     return Workload(reaper)
 
 
-def _try_open(front: Front, config: Config, reaper: init.Reaper, workload: Workload) -> str:
-    """The same as `_open` beside a command that runs: a fault of ours must not end it."""
+def _try_receive(front: Front, config: Config, reaper: Reaper, workload: Workload) -> Guests | None:
+    """Load and open what needs a token, beside a command that runs: a fault of ours must not end it."""
     try:
-        return _open(front, config, reaper, workload)
+        from daemon.guests import Guests  # noqa: PLC0415 - sandboxes need none of it
+
+        guests = Guests(front, config, reaper, workload, workdir())
+        guests.receive()
     except Exception as error:  # noqa: BLE001 - whatever it is
         log.line(f"cannot serve: {type(error).__name__}: {error}")
         front.open(None)
-        return NO_BOOT
+        return None
+    return guests
 
 
-def _open(front: Front, config: Config, reaper: init.Reaper, workload: Workload | None) -> str:
+def _open(front: Front, config: Config, reaper: Reaper) -> str:
     """Load and open what needs a token; the boot id."""
     from daemon import application  # noqa: PLC0415 - the front answers meanwhile
     from daemon.state import Sandbox  # noqa: PLC0415
 
     sandbox = Sandbox(command_environment(os.environb), workdir())
-    watch = lease.Watch(_expiry(sandbox.boot_id, workload))
-    spared = () if workload is None else (workload.life,)
-    front.open(application.build(config, reaper, sandbox, watch, spared).handle)
+    watch = lease.Watch(lambda: _expire(sandbox.boot_id))
+    front.open(application.build(config, reaper, sandbox, watch).handle)
     return sandbox.boot_id
 
 
@@ -108,21 +114,10 @@ def workdir() -> bytes:
         return b"/"
 
 
-def _expiry(boot_id: str, workload: Workload | None) -> Callable[[], None]:
+def _expire(boot_id: str) -> None:
     """What the end of the lease does."""
-
-    def end_sandbox() -> None:
-        log.line("not reached for as long as the lease allows: the sandbox ends")
-        os._exit(_end(boot_id, names.EXIT_EXPIRED))
-
-    def end_commands() -> None:
-        from daemon import stop  # noqa: PLC0415 - needed here alone
-
-        # The pod is its owner's: what Sandman started in it goes, and nothing else.
-        log.line("not reached for as long as the lease allows: its commands end")
-        stop.kill_everything(boot_id, spared=workload.pid if workload else 0)
-
-    return end_sandbox if workload is None else end_commands
+    log.line("not reached for as long as the lease allows: the sandbox ends")
+    os._exit(_end(boot_id, names.EXIT_EXPIRED))
 
 
 def _end(boot_id: str, code: int) -> int:

@@ -63,6 +63,11 @@ class Sandbox:
         self.environment.update({encode(key): encode(value) for key, value in claim.env})
         self._claim = claim
 
+    @property
+    def claim_id(self) -> str | None:
+        """Of the claim that has it; None: it waits for one."""
+        return self._claim.claim_id if self._claim else None
+
     def absolute(self, path: bytes) -> bytes:
         """The path, from the working directory when it is relative."""
         return os.path.join(self.workdir, path)
@@ -73,7 +78,7 @@ class Sandbox:
         return Info(
             boot_id=self.boot_id,
             version=__version__,
-            claim_id=self._claim.claim_id if self._claim else None,
+            claim_id=self.claim_id,
             uptime_s=round(time.monotonic() - self._started, 3),
             workdir=self.workdir.decode("utf-8", "surrogateescape"),
             uid=user.uid if user else os.geteuid(),

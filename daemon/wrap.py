@@ -51,7 +51,7 @@ def instead(command: Sequence[str]) -> int:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
-        os.execvpe(command[0], list(command), config.command_environment(os.environb))  # noqa: S606 - no shell is wanted
+        os.execvpe(command[0], list(command), config.workload_environment(os.environb))  # noqa: S606 - no shell is wanted
     except OSError as error:
         return _explain(command, error)
 
@@ -88,7 +88,7 @@ class Workload:
                 self.pid = os.posix_spawnp(
                     command[0],
                     list(command),
-                    config.command_environment(os.environb),
+                    config.workload_environment(os.environb),
                     setsigmask=(),
                     setsigdef=signals.PYTHON_IGNORES,
                     **leads,

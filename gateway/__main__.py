@@ -18,7 +18,7 @@ from sandman.service import log
 from sandman.version import __version__
 
 if TYPE_CHECKING:
-    from gateway.model import Share
+    from gateway.model import Identity, Share
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -46,6 +46,18 @@ def main(argv: list[str] | None = None) -> int:
     key.add_argument("--rate", type=float, help="most sandboxes made in a second, on average")
     key.add_argument("--cpu", type=float, help="most cores at once, as its pods request them")
     key.add_argument("--memory", type=_bytes, help="most memory at once, for example 512Gi")
+    key.add_argument(
+        "--kubernetes-user",
+        metavar="USER",
+        help="whom the cluster knows its caller as: decides which workloads it may attach to",
+    )
+    key.add_argument(
+        "--kubernetes-group",
+        action="append",
+        default=[],
+        metavar="GROUP",
+        help="a group of that user; may be repeated",
+    )
     arguments = parser.parse_args(argv)
     try:
         if arguments.command == "make-key":
@@ -60,6 +72,7 @@ def main(argv: list[str] | None = None) -> int:
                     memory=arguments.memory,
                     images=arguments.images,
                 ),
+                _identity(arguments.kubernetes_user, arguments.kubernetes_group),
             )
         settings = Settings.from_env(os.environ)
         log.configure(settings.log_level)
@@ -79,7 +92,13 @@ def _bytes(text: str) -> int:
     return found
 
 
-def make_key(key_id: str, tenant: str, share: Share) -> int:
+def _identity(user: str | None, groups: list[str]) -> Identity | None:
+    if user is None and groups:
+        raise ValueError("--kubernetes-group needs a --kubernetes-user")
+    return None if user is None else tokens.check_identity(user, groups)
+
+
+def make_key(key_id: str, tenant: str, share: Share, identity: Identity | None = None) -> int:
     """Print the token, once, and the command that makes the gateways accept it.
 
     Raises:
@@ -88,7 +107,7 @@ def make_key(key_id: str, tenant: str, share: Share) -> int:
     if not names.is_label(tenant):
         raise ValueError(f"tenant {tenant!r}: use 1 to 63 of A-Z a-z 0-9 . _ -")
     token = tokens.make_api_key(key_id)
-    entry = base64.b64encode(tokens.api_key_entry(token, tenant, share)).decode()
+    entry = base64.b64encode(tokens.api_key_entry(token, tenant, share, identity)).decode()
     patch = json.dumps({"data": {key_id: entry}})
     print(f"token (shown once): {token}")
     print("install it with:")

@@ -1,4 +1,5 @@
-"""One line for each sandbox that was handed over, and one for each that ended: who, which, why."""
+"""One line for each sandbox that was handed over, and one for each that ended: who, which, why; for attachments to
+workloads alike."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from sandman import errors
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.model import Ending, Ready
-
-    from gateway.model import Instance  # isort: skip
+    from gateway.model import Ending, Identity, Instance, Ready
 
 log = structlog.get_logger()
 
 RELEASE, RECLAIM, END = "release", "reclaim", "end"
+DETACH = "detach"
+"""The end of an attachment, whatever its reason: the workload goes on."""
 _ACTIONS = {"released": RELEASE, "expired": RECLAIM, "idle": RECLAIM, "node_lost": RECLAIM}
 """By reason: of its owner's will, by Sandman, or by what became of its pod."""
 
@@ -33,6 +34,11 @@ def allocated(made: Ready) -> Ready:
     return made
 
 
+def attached(instance: Instance, who: Identity | None) -> None:
+    """Somebody was attached to a workload: this Kubernetes user, whose right it was."""
+    log.info("audit", action="attach", user=who.user if who else None, **_of(instance))
+
+
 class Audit:
     """Tells of ends, and counts them.
 
@@ -44,15 +50,25 @@ class Audit:
         self._speaks = speaks
         self.counts: Counter[tuple[str, str]] = Counter()
         """Ends by reason and cause."""
+        self.detached_counts: Counter[tuple[str, str]] = Counter()
+        """Those of attachments."""
 
     def ended(self, instance: Instance, ending: Ending) -> None:
         """A sandbox has ended."""
+        self._tell(instance, ending, _ACTIONS.get(ending.reason, END), self.counts)
+
+    def detached(self, instance: Instance, ending: Ending) -> None:
+        """An attachment to a workload has ended."""
+        self._tell(instance, ending, DETACH, self.detached_counts)
+
+    def _tell(
+        self, instance: Instance, ending: Ending, action: str, counts: Counter[tuple[str, str]]
+    ) -> None:
         if not self._speaks():
             return
         kind = errors.by_reason().get(ending.reason, errors.DiedError)
         cause = ending.cause or kind.cause
-        self.counts[ending.reason, cause] += 1
-        action = _ACTIONS.get(ending.reason, END)
+        counts[ending.reason, cause] += 1
         log.info(
             "audit", action=action, reason=ending.reason, cause=cause, detail=ending.detail,
             **_of(instance),
@@ -60,10 +76,18 @@ class Audit:
 
 
 def _of(instance: Instance) -> dict[str, object]:
-    return {
+    told: dict[str, object] = {
         "sandbox": instance.id,
         "tenant": instance.tenant,
         "run": instance.run,
-        "pool": instance.pool,
         "node": instance.node,
+    }
+    place = instance.place
+    if place is None:
+        return {**told, "pool": instance.pool}
+    return {
+        **told,
+        "namespace": instance.namespace,
+        "pod": place.pod,
+        "container": place.container,
     }

@@ -45,4 +45,4 @@ def authenticate(header: str | None, credentials: Credentials, now: float) -> Pr
         claims = tokens.check_sandbox_token(token, credentials.sandbox_keys, now)
         return Principal(claims.tenant, "sandbox", claims.sandbox, claims.boot_id)
     key = tokens.check_api_key(token, credentials.api_keys)
-    return Principal(key.tenant, key.key_id, share=key.share)
+    return Principal(key.tenant, key.key_id, share=key.share, identity=key.identity)

@@ -33,6 +33,10 @@ class Settings:
     """Namespaces with pools, separated by commas. Several for more than 3,000 pods, the most that
     Kubernetes supports in one."""
 
+    workload_namespaces: tuple[str, ...] = ()
+    """Namespaces whose labelled workloads can be attached to, separated by commas. None: in each
+    the gateway must be let read pods, too (ClusterRole sandman-workloads)."""
+
     bind: str = "0.0.0.0"  # noqa: S104 - a service in a pod listens on the pod's address
     """Address to listen on."""
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
+    from gateway.attached import Attached
     from gateway.model import Instance
     from gateway.roster import Roster
 
@@ -104,6 +105,33 @@ class Ends:
             "Sandboxes that have ended, by reason and cause; told by the allocator alone.",
             ["reason", "cause"],
             self._counts,
+        )
+
+
+class Attachments:
+    """Attachments to users' workloads: what is there, and what has ended."""
+
+    def __init__(self, attached: Attached, ended: Mapping[tuple[str, str], int]) -> None:
+        self._attached = attached
+        self._ended = ended
+
+    def collect(self) -> Iterator[Metric]:
+        """Prometheus asks."""
+        yield _gauge(
+            "sandman_attachable",
+            "Containers of workloads whose daemon can be attached to.",
+            len(self._attached.attachable()),
+        )
+        yield _gauge(
+            "sandman_attachments",
+            "Attachments to workloads that there are.",
+            len(self._attached.attachments()),
+        )
+        yield _counter(
+            "sandman_attachments_ended",
+            "Attachments that have ended, by reason and cause; told by the allocator alone.",
+            ["reason", "cause"],
+            self._ended,
         )
 
 

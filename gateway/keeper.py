@@ -1,7 +1,8 @@
 """Word of callers: each call and renewal that comes through this replica keeps its sandbox.
 
 It is remembered here (`leases.Ledger`), the daemon knows it by the call itself, and the pod is written only when
-less than half of what stands there is left. Writes are made beside the calls, never in their way.
+less than half of what stands there is left. Writes are made beside the calls, never in their way. For an attachment
+to a workload nothing is written: its pod is its owner's, and its daemon is asked before it ends.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import trio
 
 from gateway.daemons import NotListeningError
 from gateway.model import Ending
-from sandman.errors import SandmanError
+from sandman.errors import SandmanError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +59,8 @@ class Keeper:
     def use(self, instance: Instance) -> None:
         """A call on the sandbox has come."""
         self._roster.ledger.used(instance.uid, trio.current_time())
-        self._touched.add(instance.uid)
+        if instance.place is None:
+            self._touched.add(instance.uid)
 
     async def renew(self, instance: Instance) -> None:
         """Its caller renews it: from now on it has its whole `ttl_s` again.
@@ -75,10 +77,19 @@ class Keeper:
         try:
             await self._daemons.renew(instance, ttl_s, asked=True)
         except (NotListeningError, SandmanError) as error:
+            if instance.place is not None:
+                raise self._untold(instance, error) from error
             log.info("a renewal goes to the pod", pod=instance.name, error=str(error))
             await self._provider.renew(instance, 0.0)
         self._roster.ledger.renewed(instance.uid, trio.current_time())
-        self._touched.add(instance.uid)
+        if instance.place is None:
+            self._touched.add(instance.uid)
+
+    def _untold(self, instance: Instance, error: NotListeningError | SandmanError) -> SandmanError:
+        """Of an attachment nothing but its daemon can be told."""
+        if isinstance(error, SandmanError):
+            return error
+        return UnreachableError(f"its daemon could not be told: {error}", sandbox=instance.id)
 
     def is_over(self, instance: Instance) -> bool:
         """Whether its longest life is over: new calls are refused, though its pod has some slack for those
@@ -95,7 +106,11 @@ class Keeper:
         left = self._roster.ledger.left(instance.uid, trio.current_time())
         if left == math.inf:
             return instance
-        return dataclasses.replace(instance, expires_at=self._wall() + left)
+        until = self._wall() + left
+        if instance.place is not None and instance.expires_at is not None:
+            # It counts from when it was taken, and not from when this replica saw it.
+            until = min(until, instance.expires_at)
+        return dataclasses.replace(instance, expires_at=until)
 
     async def run(self) -> None:
         """Write what must be written, until cancelled."""

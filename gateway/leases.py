@@ -20,6 +20,8 @@ import enum
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from gateway.model import Ending
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -239,6 +241,20 @@ class Ledger:
         if not one.terms.of_run or one.tenant is None or one.run is None:
             return entry.renewed_at
         return max(entry.renewed_at, self._beats.get((one.tenant, one.run), -math.inf))
+
+
+def ending(instance: Instance, verdict: Verdict) -> Ending | None:
+    """Why a sandbox ends of which this is the verdict; None: it stays."""
+    terms = instance.terms
+    match verdict:
+        case Verdict.OVER:
+            return Ending("expired", "its longest life was over")
+        case Verdict.LAPSED:
+            return Ending("expired", f"nobody renewed its lease for {terms.ttl_s:g} s")
+        case Verdict.IDLE:
+            return Ending("idle", f"it had nothing to do for {terms.idle_s:g} s")
+        case _:
+            return None
 
 
 def renewal(wall: float, age: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -14,35 +14,27 @@ from sandman.errors import DeletedError, OutcomeUnknownError, SandmanError, Unre
 
 if TYPE_CHECKING:
     from gateway.config import Settings
+    from gateway.either import Known, Reader
     from gateway.model import Instance
-    from gateway.registry import Registry
-    from gateway.roster import Roster
     from gateway.upstream import Upstream
 
 KNOCK_S = 1.0
 """Seconds between two looks whether a sandbox answers again, of which nothing came for a while."""
 
 
-class Pods(Protocol):
-    """What is needed of the provider."""
-
-    async def read(self, namespace: str, name: str) -> Instance | None:
-        """The pod as it is now; None when there is none."""
-
-
 class Losses:
     """Finds out.
 
     Args:
-        roster: which pod has ended.
+        roster: which sandbox has ended.
         upstream: the way to the daemons.
         pods: asked when the watch does not know yet why a daemon went silent.
         settings: `loss_s`.
     """
 
-    def __init__(self, roster: Roster, upstream: Upstream, pods: Pods, settings: Settings) -> None:
+    def __init__(self, roster: Known, upstream: Upstream, pods: Reader, settings: Settings) -> None:
         self._roster = roster
-        self._registry: Registry = roster.registry
+        self._registry = roster.registry
         self._upstream = upstream
         self._pods = pods
         self._settings = settings

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Mapping
 
+    from gateway.attached import Attached
     from gateway.model import Ready
     from gateway.pool import Pool
     from gateway.roster import Roster
@@ -81,6 +82,10 @@ class Metrics:
     def watch_ends(self, counts: Mapping[tuple[str, str], int]) -> None:
         """Read from this how many sandboxes ended, by reason and cause."""
         self._registry.register(gauges.Ends(counts))
+
+    def watch_attachments(self, attached: Attached, ended: Mapping[tuple[str, str], int]) -> None:
+        """Show how many there are, and how many ended, by reason and cause."""
+        self._registry.register(gauges.Attachments(attached, ended))
 
     def allocated(self, made: Ready) -> None:
         """A sandbox was handed over."""

@@ -94,6 +94,14 @@ NO_BOUNDS = Bounds()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Identity:
+    """Whom the API server knows a caller as, to be asked what he may."""
+
+    user: str
+    groups: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Principal:
     """Who calls. `sandbox` and `boot_id` are set when the token is that of one sandbox."""
 
@@ -102,6 +110,8 @@ class Principal:
     sandbox: str | None = None
     boot_id: str | None = None
     share: Share = DEFAULT_SHARE
+    identity: Identity | None = None
+    """None: the cluster knows nothing of this caller."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +190,16 @@ class Ending:
         return kind(self.detail, sandbox=sandbox, cause=self.cause, facts=self.facts)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """The container of a user's pod that a sandbox is attached to, and the daemon's start there."""
+
+    pod: str
+    container: str
+    port: int
+    boot_id: str
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
     """One pod as its watch shows it. Times in seconds since the epoch."""
@@ -231,6 +251,12 @@ class Instance:
     waiting: tuple[str, str] | None = None
     """Reason and message of a container that cannot start."""
     ending: Ending | None = None
+    place: Place | None = None
+    """Set for an attachment: then name, uid and version are those of its Lease."""
+
+    def port_or(self, usual: int) -> int:
+        """Where its daemon listens; the usual port in a pool's pod."""
+        return usual if self.place is None else self.place.port
 
     @property
     def is_stuck(self) -> bool:

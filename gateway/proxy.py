@@ -26,11 +26,9 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from gateway.config import Settings
-    from gateway.losses import Pods
+    from gateway.either import Known, Reader
     from gateway.model import Instance
     from gateway.ports import Port
-    from gateway.registry import Registry
-    from gateway.roster import Roster
     from gateway.upstream import Upstream
 
 REQUEST_HEADERS = (
@@ -62,13 +60,13 @@ class Proxy:
     """Forwards calls.
 
     Args:
-        roster: which pod has ended.
+        roster: which sandbox has ended.
         upstream: the way to the daemons.
         pods: asked when the watch does not know yet why a daemon went silent.
     """
 
-    def __init__(self, roster: Roster, upstream: Upstream, pods: Pods, settings: Settings) -> None:
-        self._registry: Registry = roster.registry
+    def __init__(self, roster: Known, upstream: Upstream, pods: Reader, settings: Settings) -> None:
+        self.registry = self._registry = roster.registry
         self.upstream = upstream
         self._settings = settings
         self.losses = Losses(roster, upstream, pods, settings)
@@ -100,6 +98,8 @@ class Proxy:
             UnreachableError: nobody answers there, or its handshake is not done yet.
         """
         known = self._boots.get(instance.uid)
+        if known is None and instance.place is not None:
+            known = instance.place.boot_id  # the Lease says it
         if known is not None:
             return known
         begun = trio.current_time()

@@ -19,15 +19,19 @@ from sandman import names
 from sandman.service import kube
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Iterable
     from datetime import datetime
 
     from gateway.leases import Ledger
+    from gateway.model import Instance
 
 log = structlog.get_logger()
 
 KEEP_S = 600.0
 """Seconds after its last heartbeat that the Lease of a run without sandboxes stays."""
+LEASES = f"{names.LABEL_RUN},!{names.LABEL_ATTACHED}"
+"""Selects the Leases of runs. An attachment's bears the name of its run, too; it is no heartbeat, and to tidy it
+away would give a container free that somebody is attached to."""
 BUFFER = 64
 """Changes between the watch and the ledger."""
 TIDY_AT_ONCE = 4
@@ -56,11 +60,18 @@ class Runs:
         namespace: Sandman's own.
         ledger: is told of heartbeats, on trio's clock.
         wall: the time of day, written for people.
+        attached: attachments to workloads, which keep the Leases of their runs, too.
     """
 
     def __init__(
-        self, api: kube.Kube, namespace: str, ledger: Ledger, wall: Callable[[], datetime]
+        self,
+        api: kube.Kube,
+        namespace: str,
+        ledger: Ledger,
+        wall: Callable[[], datetime],
+        attached: Callable[[], Iterable[Instance]] = tuple,
     ) -> None:
+        self._attached = attached
         self._api = api
         self._namespace = namespace
         self._ledger = ledger
@@ -130,7 +141,7 @@ class Runs:
     async def run(self) -> None:
         """Follow all Leases of runs until cancelled."""
         reflector = kube.Reflector(
-            self._api, kube.LEASES, namespace=self._namespace, label_selector=names.LABEL_RUN
+            self._api, kube.LEASES, namespace=self._namespace, label_selector=LEASES
         )
         into, out = trio.open_memory_channel[kube.Change[kube.Lease]](BUFFER)
         async with out, trio.open_nursery() as nursery:
@@ -159,10 +170,12 @@ class Runs:
             now: trio's clock.
         """
         beats = self._ledger.runs()
+        attached = {(one.tenant or "", one.run or "") for one in self._attached()}
         limiter = trio.CapacityLimiter(TIDY_AT_ONCE)
         async with trio.open_nursery() as nursery:
             for key, lease in list(self._known.items()):
-                if key not in living and now - beats.get(key, -math.inf) >= KEEP_S:
+                is_needed = key in living or key in attached
+                if not is_needed and now - beats.get(key, -math.inf) >= KEEP_S:
                     nursery.start_soon(self._delete, lease, limiter)
 
     async def _delete(self, lease: kube.Lease, limiter: trio.CapacityLimiter) -> None:

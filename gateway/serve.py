@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,17 @@ import structlog
 import trio
 
 from gateway import app
+from gateway.access import Access
 from gateway.allocation import Allocation
+from gateway.attach import Attacher
+from gateway.attached import Attached
 from gateway.audit import Audit
 from gateway.breaking import Breaking
 from gateway.certificates import Certificates
 from gateway.credentials import WatchedCredentials
 from gateway.desk import Desk
+from gateway.detaching import Detaching
+from gateway.either import Either
 from gateway.election import Election
 from gateway.fulfilment import Fulfilment
 from gateway.handoff import Handoff
@@ -23,7 +29,8 @@ from gateway.keeper import Keeper
 from gateway.metrics import Metrics
 from gateway.owners import Owners
 from gateway.pool import Pool
-from gateway.provider import News, watching
+from gateway.provider import News, following, watching
+from gateway.provider.attachments import Attachments
 from gateway.provider.kubernetes import KubernetesProvider
 from gateway.provider.reservations import LeaseReservations
 from gateway.proxy import Proxy
@@ -93,7 +100,19 @@ class Gateway:
         self.refill = Refill(self.roster, provider, lambda: self.election.is_leader)
         self.pool = Pool(self.roster, fulfilment, self.upstream, settings)
         self.desk = Desk(self.pool, lambda: self.election.is_leader)
-        self.proxy = Proxy(self.roster, self.upstream, provider, settings)
+        self.attached = Attached(self.roster.ledger, wall, keep_ended=settings.keep_ended)
+        access = Access(api)
+        self.attacher = Attacher(
+            self.attached,
+            Attachments(api, settings.namespace),
+            access,
+            self.upstream,
+            settings,
+            wall,
+            lambda: secrets.token_hex(16),
+        )
+        either = Either(self.roster, self.attached, provider, self.attacher)
+        self.proxy = Proxy(either, self.upstream, either, settings)
         self.janitor = Janitor(
             self.registry,
             self.upstream,
@@ -104,7 +123,21 @@ class Gateway:
             wall=wall,
         )
         self.keeper = Keeper(self.roster, self.upstream, provider, wall)
-        self.runs = Runs(api, settings.namespace, self.roster.ledger, lambda: datetime.now(UTC))
+        self.runs = Runs(
+            api,
+            settings.namespace,
+            self.roster.ledger,
+            lambda: datetime.now(UTC),
+            self.attached.registry.all,
+        )
+        self.detaching = Detaching(
+            self.attacher,
+            access,
+            self.upstream,
+            self.runs.confirm,
+            wall,
+            grace_s=settings.outage_grace_s,
+        )
         self.sweeper = Sweeper(
             self.roster,
             self.upstream,
@@ -118,6 +151,7 @@ class Gateway:
         # One replica tells of an end; both, while none knows of an allocator.
         audit = Audit(lambda: self.election.is_leader or self.election.address is None)
         self.registry.on_end = audit.ended
+        self.attached.registry.on_end = audit.detached
         self.handoff = Handoff(
             self.election, settings.server_name, lambda: self.certificates.authority
         )
@@ -141,7 +175,7 @@ class Gateway:
             settings=settings,
             credentials=self.credentials,
             roster=self.roster,
-            lookup=Lookup(provider, settings.sandbox_namespaces),
+            lookup=Lookup(either, settings.sandbox_namespaces),
             pool=self.pool,
             desk=self.desk,
             releaser=releaser,
@@ -151,12 +185,14 @@ class Gateway:
             keeper=self.keeper,
             owners=Owners(provider, self.roster),
             beat=self.runs.beat,
+            attacher=self.attacher,
             wall=wall,
             missing=self.missing,
         )
         metrics = Metrics(self.roster)
         metrics.watch_writes(api.counts.writes, provider.claim_writes)
         metrics.watch_ends(audit.counts)
+        metrics.watch_attachments(self.attached, audit.detached_counts)
         self.app = app.build(self.context, metrics, self.not_ready)
 
     def _share(self, key_id: str) -> Share | None:
@@ -196,6 +232,14 @@ class Gateway:
             support.start_soon(self.reservations.run)
             support.start_soon(self.scaler.run)
             support.start_soon(self.breaking.run)
+            support.start_soon(
+                following.follow,
+                self._api,
+                self.attached,
+                self._settings.namespace,
+                self._settings.workload_namespaces,
+            )
+            support.start_soon(self.detaching.run, lambda: self.election.is_leader)
             if await self._start_unless_stopped(support, self.certificates.run):
                 support.start_soon(self.election.run)
                 try:

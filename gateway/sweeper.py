@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 import trio
 
-from gateway import orphans
+from gateway import leases, orphans
 from gateway.daemons import NotListeningError
 from gateway.leases import Activity, Verdict
 from gateway.model import Ending
@@ -139,7 +139,7 @@ class Sweeper:
         await self._confirm(lapsed)
         due = []
         for one in suspects:
-            ending = _ending(one, self._verdict(one, since))
+            ending = leases.ending(one, self._verdict(one, since))
             if ending is not None:
                 due.append(Due(one, ending))
         await self._end(due)
@@ -266,19 +266,6 @@ class Sweeper:
 
 def _is_held(one: Instance) -> bool:
     return one.state == names.STATE_LEASED and one.ending is None and not one.deleting
-
-
-def _ending(one: Instance, verdict: Verdict) -> Ending | None:
-    terms = one.terms
-    match verdict:
-        case Verdict.OVER:
-            return Ending("expired", "its longest life was over")
-        case Verdict.LAPSED:
-            return Ending("expired", f"nobody renewed its lease for {terms.ttl_s:g} s")
-        case Verdict.IDLE:
-            return Ending("idle", f"it had nothing to do for {terms.idle_s:g} s")
-        case _:
-            return None
 
 
 async def _each(items: Iterable[T], work: Callable[[T], Awaitable[object]], at_once: int) -> None:

@@ -19,12 +19,12 @@ import secrets
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway import references
-from gateway.model import DEFAULT_SHARE, Share
+from gateway.model import DEFAULT_SHARE, Identity, Share
 from sandman import names
 from sandman.errors import UnauthenticatedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 API_KEY_PREFIX = "smk"
 SANDBOX_PREFIX = "sbt"
@@ -50,6 +50,7 @@ class ApiKey(NamedTuple):
     sha256: str
     tenant: str
     share: Share = DEFAULT_SHARE
+    identity: Identity | None = None
 
 
 class SandboxClaims(NamedTuple):
@@ -72,7 +73,9 @@ def make_api_key(key_id: str) -> str:
     return f"{API_KEY_PREFIX}_{key_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
 
 
-def api_key_entry(token: str, tenant: str, share: Share = DEFAULT_SHARE) -> bytes:
+def api_key_entry(
+    token: str, tenant: str, share: Share = DEFAULT_SHARE, identity: Identity | None = None
+) -> bytes:
     """The Secret's entry for this key: what the gateway reads again with `parse_api_keys`."""
     entry: dict[str, object] = {
         "sha256": _sha256(token),
@@ -83,6 +86,8 @@ def api_key_entry(token: str, tenant: str, share: Share = DEFAULT_SHARE) -> byte
     entry |= {name: limit for name, limit in limits.items() if limit is not None}
     if share.images is not None:
         entry["images"] = list(share.images)
+    if identity is not None:
+        entry["kubernetes"] = {"user": identity.user, "groups": list(identity.groups)}
     return json.dumps(entry).encode()
 
 
@@ -113,7 +118,28 @@ def _read_entry(key_id: str, raw: bytes) -> ApiKey:
             images=entry.get("images"),
             **{name: entry.get(name) for name in LIMITS},
         ),
+        _identity(entry.get("kubernetes")),
     )
+
+
+def _identity(entry: Mapping[str, object] | None) -> Identity | None:
+    if entry is None:
+        return None
+    user, groups = entry["user"], entry.get("groups", [])
+    if not isinstance(groups, list):
+        raise TypeError("groups")
+    return check_identity(user, groups)
+
+
+def check_identity(user: object, groups: Sequence[object]) -> Identity:
+    """Whom a key's caller is to the cluster.
+
+    Raises:
+        ValueError: one of the names is empty or no text.
+    """
+    if not all(isinstance(one, str) and one for one in (user, *groups)):
+        raise ValueError("a Kubernetes user or group is a text that is not empty")
+    return Identity(str(user), tuple(str(one) for one in groups))
 
 
 def check_share(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Message, Receive, Scope, Send
 
+    from gateway.either import Registries
     from gateway.model import Instance
     from gateway.ports import Port
     from gateway.proxy import Proxy, Target
@@ -82,7 +83,7 @@ class Tunnels:
         upstream: the way to the daemons.
     """
 
-    def __init__(self, proxy: Proxy, registry: Registry, upstream: Upstream) -> None:
+    def __init__(self, proxy: Proxy, registry: Registry | Registries, upstream: Upstream) -> None:
         self._proxy = proxy
         self._registry = registry
         self._upstream = upstream

@@ -219,7 +219,7 @@ class Upstream:
         try:
             socket = DaemonSocket(stream)
             opening = Opening(
-                host=f"{_host(instance.address)}:{self._port}",
+                host=f"{_host(instance.address)}:{instance.port_or(self._port)}",
                 target=path,
                 headers=[*headers, (b"authorization", f"Bearer {token}".encode())],
                 subprotocols=subprotocols,
@@ -235,7 +235,7 @@ class Upstream:
             try:
                 address = _host(instance.address).strip("[]")
                 with trio.fail_after(tries.limit(self._connect_s)):
-                    stream = await trio.open_tcp_stream(address, self._port)
+                    stream = await trio.open_tcp_stream(address, instance.port_or(self._port))
             except (OSError, trio.TooSlowError, httpx.ConnectError) as error:
                 await trio.sleep(tries.pause(error))
             else:
@@ -269,7 +269,7 @@ class Upstream:
         timeout = {"connect": connect_s, "read": None, "write": None, "pool": None}
         request = httpx.Request(
             sending.method,
-            f"http://{_host(instance.address)}:{self._port}/",
+            f"http://{_host(instance.address)}:{instance.port_or(self._port)}/",
             headers=[*sending.headers, (b"authorization", f"Bearer {token}".encode())],
             content=sending.content,
             extensions={"timeout": timeout, "target": sending.path.encode("latin-1")},

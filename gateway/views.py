@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gateway import reserving, sizing
 from sandman import names
@@ -11,9 +11,26 @@ from sandman import names
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gateway.model import Ending, Instance, PoolSpec, Queued, Ready, Terms
+    from gateway.model import Ending, Instance, PoolSpec, Queued, Terms, Timings
     from gateway.registry import Ended
     from gateway.reserving import Progress, Reservation
+    from gateway.workloads import Workload
+
+
+class Made(Protocol):
+    """A sandbox that was just handed over."""
+
+    @property
+    def instance(self) -> Instance:
+        """The sandbox."""
+
+    @property
+    def boot_id(self) -> str:
+        """The daemon's start."""
+
+    @property
+    def timings(self) -> Timings:
+        """Where the time went."""
 
 
 def sandbox(instance: Instance, *, is_met: bool = False) -> dict[str, object]:
@@ -34,6 +51,12 @@ def sandbox(instance: Instance, *, is_met: bool = False) -> dict[str, object]:
         "expires_at": moment(instance.expires_at),
         "lease": lease(instance.terms),
     }
+    if instance.place is not None:
+        shown["attached"] = {
+            "namespace": instance.namespace,
+            "pod": instance.place.pod,
+            "container": instance.place.container,
+        }
     if instance.ending is not None:
         shown["ended"] = _ended(instance.ending)
     return shown
@@ -72,7 +95,7 @@ def labels(instance: Instance) -> dict[str, str]:
     return kept
 
 
-def ready(made: Ready, token: str) -> dict[str, object]:
+def ready(made: Made, token: str) -> dict[str, object]:
     """The answer to an allocation."""
     timings = made.timings
     return {
@@ -124,6 +147,19 @@ def reservation(kept: Reservation, progress: Progress) -> dict[str, object]:
         ],
         "created_at": moment(kept.created_at),
         "until": moment(kept.until),
+    }
+
+
+def workload(one: Workload, *, is_taken: bool) -> dict[str, object]:
+    """A container that can be attached to. `is_taken`: somebody is attached just now."""
+    return {
+        "namespace": one.namespace,
+        "pod": one.pod,
+        "container": one.container,
+        "image": one.image,
+        "node": one.node,
+        "labels": dict(one.labels),
+        "attached": is_taken,
     }
 
 

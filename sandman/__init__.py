@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         TerminalSpec,
         TreeInfo,
         User,
+        WorkloadOptions,
     )
     from sandman.errors import (
         BadRequestError,
@@ -112,7 +113,7 @@ __all__ = [
     "Reservation", "ReservationInfo", "ReservationOptions", "Resources", "Retry", "Sandbox", "SandboxFaultError", "SandboxInfo", "SandboxOptions", "SandmanError", "Session",
     "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Step", "SyncClient", "Terminal",
     "TerminalSpec", "TerminalUnsupportedError", "TooLargeError", "TreeInfo", "UnauthenticatedError",
-    "UnreachableError", "UnschedulableError", "User", "UserUnsupportedError", "VersionSkewError", "__version__",
+    "UnreachableError", "UnschedulableError", "User", "UserUnsupportedError", "VersionSkewError", "WorkloadOptions", "__version__",
 ]  # fmt: skip
 
 _SYNC = "SyncClient"

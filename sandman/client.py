@@ -20,6 +20,7 @@ from sandman._async.session import Session, SessionOptions
 from sandman._async.stream import ExecStream
 from sandman._async.terminal import Terminal
 from sandman._async.trees import Progress
+from sandman._async.workloads import WorkloadOptions
 from sandman._core.config import Limits
 from sandman._core.faults import CommandError, ConfigurationError
 from sandman._core.prepare import Step
@@ -47,5 +48,5 @@ __all__ = [
     "ProcessInfo", "Progress", "Remote", "Reservation", "ReservationInfo", "ReservationOptions", "Resources", "Retry",
     "Sandbox", "SandboxInfo", "SandboxOptions", "Session",
     "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Step", "Terminal", "TerminalSpec",
-    "TreeInfo", "User",
+    "TreeInfo", "User", "WorkloadOptions",
 ]  # fmt: skip

@@ -22,6 +22,12 @@ def daemon_token(key: bytes, namespace: str, nonce: str) -> str:
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
+def container_nonce(nonce: str, container: str) -> str:
+    """The nonce of one container of a workload's pod, where several may have a daemon: what takes the
+    port of one of them is told the token of that one alone."""
+    return f"{nonce}/{container}"
+
+
 def token_digest(token: str) -> str:
     """What the container is given: hex SHA-256 of the token."""
     return hashlib.sha256(token.encode()).hexdigest()

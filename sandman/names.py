@@ -22,10 +22,15 @@ WEBHOOK_TLS_SECRET = "sandman-webhook-tls"  # noqa: S105
 WEBHOOK_CONFIGURATION = "sandman-webhook"
 ALLOCATOR_LEASE = "sandman-allocator"
 
+ATTACHMENT_PREFIX = "sandman-attached-"
+"""Of Leases in Sandman's namespace: who is attached to a container of a user's workload. The pod itself is
+never written."""
+
 # --- labels --------------------------------------------------------------------------------------
 
 LABEL_INJECT = f"{DOMAIN}/inject"
-"""`enabled` on a namespace lets the webhook see its pods; `pool` on a pod asks for injection."""
+"""On a namespace: `enabled` for pools, `workloads` for users' own pods: what the webhook may see there. On a
+pod: `pool` or `workload`, what it asks for."""
 LABEL_POOL = f"{DOMAIN}/pool"
 LABEL_STATE = f"{DOMAIN}/state"
 LABEL_TENANT = f"{DOMAIN}/tenant"
@@ -33,6 +38,8 @@ LABEL_RUN = f"{DOMAIN}/run"
 LABEL_KEY = f"{DOMAIN}/key"
 """Hash of the caller's idempotency key, so that a repeated call finds its sandbox again."""
 LABEL_NETWORK = f"{DOMAIN}/network"
+LABEL_ATTACHED = f"{DOMAIN}/attached"
+"""On the Lease of an attachment."""
 LABEL_TIER = f"{DOMAIN}/tier"
 """How the sandbox came to be: warm, swap or cold."""
 LABEL_NODE_CLASS = f"{DOMAIN}/node-class"
@@ -41,7 +48,9 @@ LABEL_MONITORING = f"{DOMAIN}/monitoring"
 """`enabled` on a namespace lets its pods read metrics that tell of tenants."""
 
 INJECT_NAMESPACE_ENABLED = "enabled"
+INJECT_NAMESPACE_WORKLOADS = "workloads"
 INJECT_POOL = "pool"
+INJECT_WORKLOAD = "workload"
 
 LABEL_RESERVATION = f"{DOMAIN}/reservation"
 """Id of the reservation that a pod was prepared for, or that a Lease holds."""
@@ -73,8 +82,20 @@ it was done in. Such a pod never becomes free again."""
 ANNOTATION_USED = f"{DOMAIN}/used"
 """Of a reservation's Lease: how many of its placeholders were handed out."""
 ANNOTATION_ENDED = f"{DOMAIN}/ended"
+ANNOTATION_WORKLOAD = f"{DOMAIN}/workload"
+"""On the Lease of an attachment: which container of which pod, by uid, and which start of its daemon."""
+ANNOTATION_IDENTITY = f"{DOMAIN}/identity"
+"""On the Lease of an attachment: the Kubernetes user whose right it is."""
 ANNOTATION_DELIVERY = f"{DOMAIN}/delivery"
 """How the daemon gets into the pod: `image` (image volume) or `init` (init container that copies)."""
+ANNOTATION_CONTAINER = f"{DOMAIN}/container"
+"""Which containers of a workload get the daemon: names with commas between, or `*`; else the first."""
+ANNOTATION_COMMANDS = f"{DOMAIN}/commands"
+"""What the images of a workload run by themselves, as `sandman inject` found it: see `entrypoints`."""
+ANNOTATION_CONTAINERS = f"{DOMAIN}/containers"
+"""Written by the webhook: the injected containers of a workload, each with its daemon's port, as JSON."""
+ANNOTATION_NOT_INJECTED = f"{DOMAIN}/not-injected"
+"""Written by the webhook: why a workload runs without the daemon."""
 ANNOTATION_SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 # Annotations of a pool's Deployment.
@@ -96,6 +117,8 @@ ANNOTATION_BROKEN = f"{DOMAIN}/broken"
 
 DELIVERY_IMAGE = "image"
 DELIVERY_INIT = "init"
+
+ALL_CONTAINERS = "*"
 
 # --- inside the pod ------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from sandman._sync.session import Session, SessionOptions
 from sandman._sync.stream import ExecStream
 from sandman._sync.terminal import Terminal
 from sandman._sync.trees import Progress
+from sandman._sync.workloads import WorkloadOptions
 from sandman.handles import Gap, ProcessInfo
 from sandman.sessions import SessionInfo, SessionResult
 from sandman.terminal import TerminalSpec
@@ -47,5 +48,5 @@ __all__ = [
     "ProcessInfo", "Progress", "Remote", "Reservation", "ReservationInfo", "ReservationOptions", "Resources", "Retry",
     "Sandbox", "SandboxInfo", "SandboxOptions", "Session",
     "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Step", "Terminal", "TerminalSpec",
-    "TreeInfo", "User",
+    "TreeInfo", "User", "WorkloadOptions",
 ]  # fmt: skip

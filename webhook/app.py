@@ -84,8 +84,10 @@ class _Routes:
             self._log.exception("review_failed")
             detail = f"the webhook failed: {type(error).__name__}: {error}"
             return PlainTextResponse(detail, status_code=500), metrics.FAILED
-        if answer.outcome == metrics.REFUSED:
-            self._log.info("pod_refused", namespace=answer.namespace, reason=answer.detail)
+        if answer.detail:
+            self._log.info(
+                f"pod_{answer.outcome}", namespace=answer.namespace, reason=answer.detail
+            )
         return Response(answer.body, media_type="application/json"), answer.outcome
 
     async def healthz(self, _request: Request) -> Response:

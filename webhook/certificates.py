@@ -63,6 +63,8 @@ class Certificates:
         names: whom the certificate speaks for.
         clock: the time of day.
         serve: takes a new leaf into use; connections that are open keep the old one.
+        is_owner: whether Secret and configuration are ours to write; False where somebody else (cert-manager)
+            issues, publishes and rotates.
     """
 
     def __init__(
@@ -71,7 +73,10 @@ class Certificates:
         names: rotation.Names,
         clock: Callable[[], datetime],
         serve: Callable[[pki.Pair], None],
+        *,
+        is_owner: bool = True,
     ) -> None:
+        self._is_owner = is_owner
         self._objects = objects
         self._names = names
         self._clock = clock
@@ -136,6 +141,9 @@ class Certificates:
         now = self._clock()
         state = rotation.parse(secret.data, self._names, now)
         self._note(state, live, now)
+        if not self._is_owner:
+            self._adopt(state, live, now)
+            return True
         published = b"".join(bundle for _, bundle in live.entries) if live else b""
         wanted = rotation.advance(
             state, published, self._names, now, next_is_settled=self._is_settled(state.next)

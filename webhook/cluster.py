@@ -21,7 +21,7 @@ _CONFIGURATIONS = resources.MUTATING_WEBHOOKS
 
 
 class Kube(Protocol):
-    """The three calls that are made; `sandman.service.kube.Kube` has them."""
+    """The calls that are made; `sandman.service.kube.Kube` has them."""
 
     async def get(
         self,
@@ -31,6 +31,16 @@ class Kube(Protocol):
         namespace: str | None = None,
     ) -> dict[str, Any]:
         """One object."""
+        ...
+
+    async def create(
+        self,
+        resource: resources.Resource[dict[str, Any]],
+        body: object,
+        *,
+        namespace: str | None = None,
+    ) -> dict[str, Any]:
+        """Make an object, if its name is free."""
         ...
 
     async def replace(
@@ -85,12 +95,15 @@ class Cluster:
         self._configuration = configuration
 
     async def read_secret(self, name: str) -> Secret:
-        """The Secret as it is now.
+        """The Secret as it is now; one that somebody deleted is empty, and made by the next write.
 
         Raises:
-            KubeError: it is not there (the manifests make it), or no answer.
+            KubeError: no answer.
         """
-        raw = await self._kube.get(_SECRETS, name, namespace=self._namespace)
+        try:
+            raw = await self._kube.get(_SECRETS, name, namespace=self._namespace)
+        except errors.NotFoundError:
+            return Secret({}, {"metadata": {"name": name}, "type": "Opaque"})
         return Secret({key: _decoded(text) for key, text in (raw.get("data") or {}).items()}, raw)
 
     async def write_secret(self, secret: Secret, data: Mapping[str, bytes]) -> bool:
@@ -102,9 +115,13 @@ class Cluster:
         entries = {key: base64.b64encode(value).decode() for key, value in data.items()}
         body = {**secret.raw, "data": entries}
         name = secret.raw["metadata"]["name"]
+        is_there = "resourceVersion" in secret.raw["metadata"]
         try:
-            await self._kube.replace(_SECRETS, name, body, namespace=self._namespace)
-        except errors.ConflictError:
+            if is_there:
+                await self._kube.replace(_SECRETS, name, body, namespace=self._namespace)
+            else:
+                await self._kube.create(_SECRETS, body, namespace=self._namespace)
+        except (errors.ConflictError, errors.AlreadyExistsError, errors.NotFoundError):
             return False
         return True
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PREFIX = "SANDMAN_WEBHOOK_"
+OWN, EXTERNAL = "own", "external"
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -34,10 +35,15 @@ class Config:
             and by digest it pins what runs in every sandbox.
         default_delivery: `image` or `init`, for pods without the annotation. `image`, since it costs
             no container; a cluster that cannot mount images says `init`.
+        workload_delivery: the same for users' own workloads. `init`, since it works everywhere: an image
+            volume that a node cannot mount would keep somebody's production from starting.
+        architecture: what the daemon in that image is built for, as nodes' label kubernetes.io/arch says it.
         namespace: where the webhook, its Secrets and its Service are.
         service: name of the Service; with the namespace it is the name in the certificate.
         configuration: name of the MutatingWebhookConfiguration whose caBundle is kept. Another name lets
             a second version be tried beside the first.
+        certificates: `own`, or `external` where cert-manager or the like fills the Secret `sandman-webhook-tls`
+            (`tls.crt`, `tls.key`, `ca.crt`) and publishes the authority in the configuration.
         addresses: further addresses in the certificate, comma-separated. None: the API server comes
             by the Service. For a webhook outside of the cluster that is registered by URL.
         host: address to listen on. Empty: all, IPv6 and IPv4.
@@ -51,9 +57,12 @@ class Config:
 
     daemon_image: str
     default_delivery: str = names.DELIVERY_IMAGE
+    workload_delivery: str = names.DELIVERY_INIT
+    architecture: str = "amd64"
     namespace: str = names.SYSTEM_NAMESPACE
     service: str = "sandman-webhook"
     configuration: str = names.WEBHOOK_CONFIGURATION
+    certificates: str = OWN
     addresses: tuple[str, ...] = ()
     host: str = ""
     port: int = names.WEBHOOK_PORT
@@ -90,14 +99,13 @@ class _Reader:
         default = Config(daemon_image="")
         return Config(
             daemon_image=self._image(),
-            default_delivery=self._choice(
-                "DEFAULT_DELIVERY",
-                default.default_delivery,
-                (names.DELIVERY_IMAGE, names.DELIVERY_INIT),
-            ),
+            default_delivery=self._delivery("DEFAULT_DELIVERY", default.default_delivery),
+            workload_delivery=self._delivery("WORKLOAD_DELIVERY", default.workload_delivery),
+            architecture=self._name("ARCHITECTURE", default.architecture),
             namespace=self._name("NAMESPACE", default.namespace),
             service=self._name("SERVICE", default.service),
             configuration=self._name("CONFIGURATION", default.configuration),
+            certificates=self._choice("CERTIFICATES", default.certificates, (OWN, EXTERNAL)),
             addresses=self._addresses(),
             host=self._text("HOST", default.host),
             port=self._port("PORT", default.port, least=0),
@@ -116,6 +124,9 @@ class _Reader:
         if not image or any(character.isspace() for character in image):
             raise ConfigError(f"{PREFIX}DAEMON_IMAGE must name the image that holds the daemon")
         return image
+
+    def _delivery(self, name: str, default: str) -> str:
+        return self._choice(name, default, (names.DELIVERY_IMAGE, names.DELIVERY_INIT))
 
     def _choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:
         value = self._text(name, default)

@@ -57,19 +57,24 @@ def by_image(pod: Pod, daemon_image: str) -> list[Operation]:
     return _volume(pod, "image", source)
 
 
-def by_copy(pod: Pod, spec: dict[str, Any], daemon_image: str) -> list[Operation]:
+def by_copy(
+    pod: Pod, spec: dict[str, Any], daemon_image: str, *, keeps_class: bool = False
+) -> list[Operation]:
     """An empty directory, and before all others an init container that copies the daemon there.
 
     Args:
         pod: the view of the pod.
         spec: the pod's raw specification, to compare an init container of ours with what it must be.
         daemon_image: the image that holds the daemon.
+        keeps_class: a pod that asks for no resources at all goes on doing so.
 
     Raises:
         RefusedError: the volume's or the init container's name is taken by something else.
     """
     operations = _volume(pod, "emptyDir", {"sizeLimit": SIZE_LIMIT})
     wanted = copier(daemon_image, is_guaranteed=is_guaranteed(pod))
+    if keeps_class and is_best_effort(pod):
+        del wanted["resources"]
     index = _copier(pod)
     if index is None:
         return operations + patch.prepend(
@@ -114,6 +119,13 @@ def is_guaranteed(pod: Pod) -> bool:
     """Whether the pod without our container has the quality-of-service class Guaranteed."""
     others = [one for one in pod.all_containers if one.name != names.INIT_CONTAINER]
     return bool(others) and all(_is_guaranteed(one) for one in others)
+
+
+def is_best_effort(pod: Pod) -> bool:
+    """Whether the pod without our container has the quality-of-service class BestEffort."""
+    others = [one for one in pod.all_containers if one.name != names.INIT_CONTAINER]
+    asked = [one.resources for one in others if one.resources is not None]
+    return not any(one.requests or one.limits for one in asked)
 
 
 def _is_guaranteed(container: Container) -> bool:

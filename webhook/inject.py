@@ -37,13 +37,17 @@ class Settings:
         daemon_image: reference of the image that holds the daemon, best by digest.
         version: written on the pod, to tell later what injected it.
         default_delivery: `image` or `init`, for pods that do not say.
-        daemon_port: where the daemon listens.
+        workload_delivery: the same for workloads.
+        architecture: what the daemon is built for, in Kubernetes' words.
+        daemon_port: where the daemon listens; in a pod with several of them, the first.
         control_plane: the namespace of Sandman itself.
     """
 
     daemon_image: str
     version: str
     default_delivery: str = names.DELIVERY_IMAGE
+    workload_delivery: str = names.DELIVERY_INIT
+    architecture: str = "amd64"
     daemon_port: int = names.DAEMON_PORT
     control_plane: str = names.SYSTEM_NAMESPACE
 
@@ -63,12 +67,13 @@ def credential(keyring: Keyring, namespace: str, nonce: str) -> Credential:
     return Credential(keyring.current, nonce, grants.token_digest(token))
 
 
-def wants_injection(document: object) -> bool:
-    """Whether the pod's label asks for it. Existing workloads will get another value."""
+def wanted(document: object) -> str | None:
+    """What the pod's label asks for: to be a pool's pod, a workload with a daemon, or nothing."""
     if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
-        return False
+        return None
     labels = document["metadata"].get("labels")
-    return isinstance(labels, dict) and labels.get(names.LABEL_INJECT) == names.INJECT_POOL
+    value = labels.get(names.LABEL_INJECT) if isinstance(labels, dict) else None
+    return value if value in (names.INJECT_POOL, names.INJECT_WORKLOAD) else None
 
 
 def inject(
@@ -151,12 +156,10 @@ def _container(
     container: Container, index: int, given: Credential, settings: Settings
 ) -> list[Operation]:
     path = ("spec", "containers", index)
-    operations = _environment(container, given, settings, *path)
+    operations = environment(container, given.digest, settings.daemon_port, *path)
     if container.command != list(names.DAEMON_COMMAND):
         operations.append(patch.put(list(names.DAEMON_COMMAND), *path, "command"))
-    if not any(mount.name == names.VOLUME for mount in container.volume_mounts or []):
-        mount = {"name": names.VOLUME, "mountPath": names.MOUNT_PATH, "readOnly": True}
-        operations += patch.append(container.volume_mounts, [mount], *path, "volumeMounts")
+    operations += mount(container, *path)
     # A placeholder's own program is not run; a container's own restart policy would outdo the pod's.
     unwanted = {
         "args": container.args,
@@ -168,14 +171,21 @@ def _container(
     ]
 
 
-def _environment(
-    container: Container, given: Credential, settings: Settings, *path: str | int
-) -> list[Operation]:
+def mount(container: Container, *path: str | int) -> list[Operation]:
+    """The daemon's volume in this container."""
+    if any(one.name == names.VOLUME for one in container.volume_mounts or []):
+        return []
+    wanted = {"name": names.VOLUME, "mountPath": names.MOUNT_PATH, "readOnly": True}
+    return patch.append(container.volume_mounts, [wanted], *path, "volumeMounts")
+
+
+def environment(container: Container, digest: str, port: int, *path: str | int) -> list[Operation]:
+    """The daemon's settings in this container."""
     present = container.env or []
     # The port also where it is the default: an image's own ENV of that name would hide the daemon.
     wanted = {
-        names.ENV_TOKEN_SHA256: given.digest,
-        names.ENV_PORT: str(settings.daemon_port),
+        names.ENV_TOKEN_SHA256: digest,
+        names.ENV_PORT: str(port),
     }
     # Every entry of a name is replaced: of two with one name the last would count.
     operations = [

@@ -9,6 +9,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 INJECTED = "injected"
 PASSED = "passed"
 REFUSED = "refused"
+LEFT = "left"
+"""A workload that runs without the daemon, because it cannot have one."""
 MALFORMED = "malformed"
 FAILED = "failed"
 

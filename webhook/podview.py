@@ -99,6 +99,40 @@ class Volume(View, frozen=True):
     projected: Projected | None = None
 
 
+class Requirement(View, frozen=True):
+    """One condition on a node's labels."""
+
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class NodeTerm(View, frozen=True):
+    """Conditions that hold together."""
+
+    match_expressions: list[Requirement] | None = None
+
+
+class NodeSelector(View, frozen=True):
+    """Terms of which one must hold."""
+
+    node_selector_terms: list[NodeTerm] | None = None
+
+
+class NodeAffinity(View, frozen=True):
+    """Which nodes the pod is for."""
+
+    required: NodeSelector | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(View, frozen=True):
+    """The part about nodes."""
+
+    node_affinity: NodeAffinity | None = None
+
+
 class Os(View, frozen=True):
     """Which operating system the pod says it is for."""
 
@@ -121,6 +155,7 @@ class Spec(View, frozen=True):
     host_ipc: bool | None = msgspec.field(default=None, name="hostIPC")
     share_process_namespace: bool | None = None
     node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
     os: Os | None = None
     security_context: SecurityContext | None = None
 

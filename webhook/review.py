@@ -76,13 +76,25 @@ def parse(body: bytes) -> Request:
     return review.request
 
 
-def allowed(uid: str, operations: Sequence[Operation] = ()) -> bytes:
-    """The pod may be made, changed by the patch if there is one."""
+WARNING_MAX = 256
+"""Characters; the API server cuts what is longer."""
+
+
+def allowed(
+    uid: str, operations: Sequence[Operation] = (), *, warnings: Sequence[str] = ()
+) -> bytes:
+    """The pod may be made, changed by the patch if there is one; kubectl shows the warnings."""
     response: dict[str, object] = {"uid": uid, "allowed": True}
+    if warnings:
+        response["warnings"] = [_short(text) for text in warnings]
     if operations:
         steps = msgspec.json.encode([operation.to_json() for operation in operations])
         response |= {"patchType": "JSONPatch", "patch": base64.b64encode(steps).decode()}
     return _render(response)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= WARNING_MAX else f"{text[: WARNING_MAX - 1]}…"
 
 
 def refused(uid: str, message: str) -> bytes:

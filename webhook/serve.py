@@ -11,6 +11,7 @@ import trio
 from sandman.service import asgi, https, pki, tls
 from webhook import app, cluster, rotation
 from webhook.certificates import Certificates
+from webhook.config import OWN
 from webhook.inject import Settings
 from webhook.keys import Keys
 from webhook.metrics import Metrics
@@ -55,7 +56,11 @@ class Webhook:
         objects = cluster.Cluster(kube, config.namespace, config.configuration)
         self.keys = Keys(objects, secrets.token_bytes)
         self.certificates = Certificates(
-            objects, rotation.Names(config.dns_names, config.addresses), clock, self._take
+            objects,
+            rotation.Names(config.dns_names, config.addresses),
+            clock,
+            self._take,
+            is_owner=config.certificates == OWN,
         )
         self.app: asgi.App = app.build(self._parts())
 
@@ -105,6 +110,8 @@ class Webhook:
             daemon_image=config.daemon_image,
             version=config.version,
             default_delivery=config.default_delivery,
+            workload_delivery=config.workload_delivery,
+            architecture=config.architecture,
             daemon_port=config.daemon_port,
             control_plane=config.namespace,
         )

@@ -74,7 +74,7 @@ def instance(pod: Pod) -> Instance:
         created_at=_seconds(meta.creation_timestamp) or 0.0,
         started_at=_seconds(pod.status.start_time),
         expires_at=expires_at,
-        terms=_terms(lease),
+        terms=terms_of(lease),
         renewed=meta.annotation(names.ANNOTATION_RENEWED),
         request=load_object(meta.annotation(names.ANNOTATION_REQUEST)),
         bounds=_bounds(pod.spec.containers[0].resources if pod.spec.containers else None),
@@ -267,7 +267,8 @@ def _started_at(main: ContainerStatus | None) -> float | None:
     return None if running is None else _seconds(running.started_at)
 
 
-def _terms(lease: Mapping[str, object]) -> Terms:
+def terms_of(lease: Mapping[str, object]) -> Terms:
+    """What was agreed on, as the claim wrote it."""
     return Terms(
         ttl_s=leases.number(lease.get("ttl_s")),
         idle_s=leases.number(lease.get("idle_s")),

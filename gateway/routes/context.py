@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import JSONResponse
 
-from gateway import auth, policy
+from gateway import auth, policy, tokens
 from sandman import names, wire
 from sandman.errors import NotFoundError, TooLargeError, UnreachableError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import HTTPConnection, Request
 
+    from gateway.attach import Attacher
     from gateway.auth import Credentials
     from gateway.config import Settings
     from gateway.desk import Desk
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from gateway.owners import Owners
     from gateway.pool import Pool
     from gateway.proxy import Proxy
+    from gateway.registry import Registry
     from gateway.release import Releaser
     from gateway.reservations import Reservations
     from gateway.roster import Roster
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
 NOBODYS = {names.STATE_FREE, names.STATE_RESERVED}
 """States of pods that are no sandboxes yet."""
+
+TOKEN_SLACK_S = 60.0
+"""A sandbox token outlives the lease by this much, so that the caller hears `expired` and not 401."""
 
 
 class Json(JSONResponse):
@@ -64,6 +69,7 @@ class Context:
     owners: Owners
     beat: Callable[[RunKey, float], Awaitable[None]]
     """Writes a heartbeat of a run; what it says of how long it holds, in seconds."""
+    attacher: Attacher
     wall: Callable[[], float]
     """Seconds since the epoch."""
     missing: Callable[[], list[str]]
@@ -96,6 +102,8 @@ class Context:
             SandmanError: it has ended and its pod is gone; the reason is the error.
         """
         policy.may_ask(principal, sandbox)
+        if sandbox.startswith(names.ATTACHMENT_PREFIX):
+            return await self._find_attached(principal, sandbox)
         instance = self.roster.registry.find(sandbox)
         if instance is None or instance.state in NOBODYS:
             # Claimed through another replica, and the watch is behind; or a guess.
@@ -107,8 +115,32 @@ class Context:
         self._raise_if_ended(principal, sandbox)
         return instance
 
-    def _raise_if_ended(self, principal: Principal, sandbox: str) -> None:
-        remembered = self.roster.registry.ending(sandbox)
+    async def _find_attached(self, principal: Principal, sandbox: str) -> Instance:
+        registry = self.attacher.attached.registry
+        instance = registry.find(sandbox)
+        if instance is None:
+            self._raise_if_ended(principal, sandbox, registry)
+            instance = await self.lookup.find(principal.tenant, sandbox)
+        policy.may_use(principal, sandbox, instance.tenant if instance else None)
+        if instance is None:  # pragma: no cover - `may_use` has raised
+            raise NotFoundError(f"no sandbox {sandbox}", sandbox=sandbox)
+        return instance
+
+    def token(self, instance: Instance, boot_id: str) -> str:
+        """A token that is good for this sandbox, this boot and the length of its lease."""
+        claims = tokens.SandboxClaims(
+            instance.id,
+            boot_id,
+            instance.tenant or "",
+            (instance.expires_at or self.wall()) + TOKEN_SLACK_S,
+        )
+        keys = self.credentials
+        return tokens.make_sandbox_token(claims, keys.sandbox_keys, keys.current_key)
+
+    def _raise_if_ended(
+        self, principal: Principal, sandbox: str, registry: Registry | None = None
+    ) -> None:
+        remembered = (registry or self.roster.registry).ending(sandbox)
         if remembered is not None:
             tenant, ending = remembered
             policy.may_use(principal, sandbox, tenant)

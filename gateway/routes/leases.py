@@ -50,7 +50,8 @@ class LeaseRoutes:
         run = parse.run_name(request.path_params["run"]) or ""
         body = await json_body(request, context.settings.body_max_bytes)
         ttl_s = parse.heartbeat(body, context.settings)
-        found = context.roster.registry.of_tenant(principal.tenant, run)
-        if found:
+        both = (context.roster.registry, context.attacher.attached.registry)
+        count = sum(len(registry.of_tenant(principal.tenant, run)) for registry in both)
+        if count:
             await context.beat(RunKey(principal.tenant, run), ttl_s)
-        return Json({"run": run, "sandboxes": len(found)})
+        return Json({"run": run, "sandboxes": count})

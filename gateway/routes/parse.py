@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gateway import quantities, sizing, steps
 from gateway.choice import DEFAULT_POOL
 from gateway.model import COUNT_MAX, NO_AMOUNTS, Amounts, Owner, Purpose, SandboxRequest, Terms
+from gateway.workloads import Wanted
 from sandman import names, wire
 from sandman.errors import BadRequestError
 
@@ -140,6 +141,53 @@ def list_query(pairs: Sequence[tuple[str, str]]) -> tuple[str | None, bool]:
     return run_name(found.get("run")), state == "ended"
 
 
+def attachable_query(pairs: Sequence[tuple[str, str]]) -> str | None:
+    """The query of `GET /v1/sandboxes?attachable`: the namespace, or None for all.
+
+    Raises:
+        BadRequestError: another parameter, or the same one twice.
+    """
+    given: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in {"attachable", "namespace"} or name in given:
+            raise BadRequestError(
+                f"parameter {name[:64]!r} is unknown, or given twice; known: attachable, namespace",
+                field=name[:64],
+            )
+        given[name] = value
+    return given.get("namespace")
+
+
+def attach_request(body: Mapping[str, object], settings: Settings) -> Wanted:
+    """The body of `POST /v1/sandboxes/attach`.
+
+    Raises:
+        BadRequestError: names the field at fault.
+    """
+    reader = wire.Fields(body)
+    namespace, pod = reader.text("namespace"), reader.text("pod")
+    if not namespace:
+        raise BadRequestError("namespace must be that of the workload", field="namespace")
+    selector = _labels(reader.raw("selector"), "selector")
+    run = run_name(reader.text("run"))
+    if (pod is None) == (not selector):
+        raise BadRequestError("give either pod or selector", field="pod")
+    wanted = Wanted(
+        namespace=namespace,
+        pod=pod,
+        selector=selector,
+        container=reader.text("container"),
+        terms=_terms(reader.raw("lease"), run, settings),
+        env=reader.environment("env"),
+        workdir=_workdir(reader.text("workdir")),
+        user=_user(reader.text_or_int("user")),
+        run=run,
+        labels=_labels(reader.raw("labels")),
+    )
+    reader.finish()
+    return wanted
+
+
 def idempotency_key(text: str | None) -> str | None:
     """The header's value.
 
@@ -168,13 +216,13 @@ def _user(user: str | int | None) -> str | int | None:
     return user
 
 
-def _labels(value: object) -> tuple[tuple[str, str], ...]:
+def _labels(value: object, field: str = "labels") -> tuple[tuple[str, str], ...]:
     if value is None:
         return ()
     if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
-        raise BadRequestError("labels must be an object of strings", field="labels")
+        raise BadRequestError(f"{field} must be an object of strings", field=field)
     if len(json.dumps(value)) > RECORD_MAX_BYTES:
-        raise BadRequestError(f"labels are over {RECORD_MAX_BYTES} bytes as JSON", field="labels")
+        raise BadRequestError(f"{field} are over {RECORD_MAX_BYTES} bytes as JSON", field=field)
     return tuple(sorted(value.items()))
 
 

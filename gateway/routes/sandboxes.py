@@ -9,8 +9,9 @@ import trio
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway import policy, tokens, views
+from gateway import policy, views
 from gateway.routes import parse
+from gateway.routes.attach import AttachRoutes
 from gateway.routes.context import Json, json_body
 from gateway.routes.requests import Stream, answer
 from sandman import names
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from gateway.model import Instance, Ready
     from gateway.routes.context import Context
 
-TOKEN_SLACK_S = 60.0
-"""A sandbox token outlives the lease by this much, so that the caller hears `expired` and not 401."""
-
 LOCATION = "/v1/sandboxes/"
 
 GONE = {404, 410}
@@ -38,10 +36,12 @@ class SandboxRoutes:
     def __init__(self, context: Context, metrics: Metrics) -> None:
         self._context = context
         self._metrics = metrics
+        self._workloads = AttachRoutes(context)
 
     def routes(self) -> list[Route]:
         """Where they are."""
         return [
+            *self._workloads.routes(),
             Route("/v1/sandboxes", self.create, methods=["POST"]),
             Route("/v1/sandboxes", self.list, methods=["GET"]),
             Route("/v1/sandboxes/{id}", self.show, methods=["GET"]),
@@ -74,34 +74,28 @@ class SandboxRoutes:
         self._metrics.allocated(made)
         total_ms = made.timings.queued_ms + made.timings.claim_ms + made.timings.ready_ms
         self._metrics.firsts.made(made.instance.id, trio.current_time() - total_ms / 1e3)
+        # The token is good for the longest life; shown is when it ends unless it is renewed.
+        token = self._context.token(made.instance, made.boot_id)
         shown = dataclasses.replace(made, instance=self._context.keeper.as_of_now(made.instance))
-        return views.ready(shown, self._token(made))
+        return views.ready(shown, token)
 
     def _note(self, location: str, asked: float) -> None:
         """Another replica made this sandbox for a call that came here at `asked`."""
         if location.startswith(LOCATION):
             self._metrics.firsts.made(location.removeprefix(LOCATION), asked)
 
-    def _token(self, made: Ready) -> str:
-        credentials = self._context.credentials
-        claims = tokens.SandboxClaims(
-            made.instance.id,
-            made.boot_id,
-            made.instance.tenant or "",
-            (made.instance.expires_at or self._context.wall()) + TOKEN_SLACK_S,
-        )
-        return tokens.make_sandbox_token(claims, credentials.sandbox_keys, credentials.current_key)
-
     async def list(self, request: Request) -> Response:
-        """`GET /v1/sandboxes?run=&state=`."""
+        """`GET /v1/sandboxes?run=&state=`, `?attachable`."""
+        if "attachable" in request.query_params:
+            return await self._workloads.attachable(request)
         principal = self._context.principal(request)
         policy.may_manage(principal)
         run, ended = parse.list_query(request.query_params.multi_items())
-        registry = self._context.roster.registry
+        both = (self._context.roster.registry, self._context.attacher.attached.registry)
         if ended:
-            gone = registry.ended(principal.tenant, run)
+            gone = [one for registry in both for one in registry.ended(principal.tenant, run)]
             return Json({"sandboxes": [views.ended(one) for one in gone]})
-        found = registry.of_tenant(principal.tenant, run)
+        found = [one for registry in both for one in registry.of_tenant(principal.tenant, run)]
         return Json({"sandboxes": [self._shown(one) for one in found]})
 
     async def show(self, request: Request) -> Response:
@@ -126,7 +120,10 @@ class SandboxRoutes:
             if error.status in GONE:
                 return Response(status_code=204)
             raise
-        await self._context.releaser.release(instance)
+        if instance.place is not None:
+            await self._context.attacher.release(instance)
+        else:
+            await self._context.releaser.release(instance)
         return Response(status_code=204)
 
     async def release_run(self, request: Request) -> Response:
@@ -136,6 +133,9 @@ class SandboxRoutes:
         run = parse.run_name(request.path_params["run"])
         found = self._context.roster.registry.of_tenant(principal.tenant, run)
         released = await self._context.releaser.release_all(found)
+        for one in self._context.attacher.attached.registry.of_tenant(principal.tenant, run):
+            await self._context.attacher.release(one)
+            released += 1
         return Json({"released": released})
 
     async def pools(self, request: Request) -> Response:

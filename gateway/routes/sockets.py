@@ -46,7 +46,7 @@ class SocketRoutes:
         self._context = context
         self._refuse = refuse
         proxy = context.proxy
-        self.tunnels = Tunnels(proxy, context.roster.registry, proxy.upstream)
+        self.tunnels = Tunnels(proxy, proxy.registry, proxy.upstream)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Carry one, or refuse it."""

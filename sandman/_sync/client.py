@@ -15,7 +15,7 @@ from sandman import names
 from sandman._core import blocking as anyio
 from sandman._core import faults
 from sandman._core.config import FOLLOW_S, RELEASE_LIMIT_S, REPLY_MARGIN_S, Limits, Settings
-from sandman._core.heart import STOP_S, Heart
+from sandman._core.heart import DEFAULT_TTL_S, STOP_S, Heart
 from sandman._core.retry import FIRST_PAUSE_S, Retry
 from sandman._core.termination import Termination
 from sandman._core.values import PoolInfo, SandboxInfo
@@ -24,6 +24,7 @@ from sandman._sync.creation import Batch, Creation, SandboxOptions, is_queued, q
 from sandman._sync.reservation import Reservation, ReservationOptions
 from sandman._sync.sandbox import Sandbox, parse_info
 from sandman._sync.transport import Call, Transport
+from sandman._sync.workloads import WorkloadOptions, attachment
 from sandman.errors import BadRequestError, SandmanError
 
 if TYPE_CHECKING:
@@ -221,6 +222,70 @@ class Client:
             self._transport.tell(Retry(str(call), error, attempt, FIRST_PAUSE_S))
             anyio.sleep(FIRST_PAUSE_S)
             left_s = max(0.0, until - anyio.current_time())
+
+    def attach_workload(
+        self,
+        namespace: str,
+        pod: str | None = None,
+        *,
+        selector: Mapping[str, str] | None = None,
+        container: str | None = None,
+        **options: Unpack[WorkloadOptions],
+    ) -> Sandbox:
+        """Attach to a container of a workload that is labelled for Sandman's daemon; `release()` leaves it
+        as it is. Needs a key whose Kubernetes user may `create pods/exec` there.
+
+        It is kept by this process, as a sandbox of `create` is; one that is to outlive it is made with
+        `heartbeat=False`.
+
+        Args:
+            namespace: the pod's.
+            pod: its name; or give `selector`.
+            selector: labels that the pod has: a free one of those is taken.
+            container: the first that is free, if None.
+            **options: see WorkloadOptions.
+
+        Raises:
+            ForbiddenError: no such pod, or not for this caller.
+            ConflictError: somebody is attached to all that is meant.
+            UnreachableError: its daemon, or the gateway, does not answer.
+        """
+        given: dict[str, object] = {
+            "pod": pod, "selector": selector, "container": container, "heartbeat": True, **options,
+        }  # fmt: skip
+        if given["heartbeat"]:
+            given["run"] = run = options.get("run") or self._run
+            given["ttl_s"] = ttl_s = options.get("ttl_s") or DEFAULT_TTL_S
+            kept: AbstractContextManager[None] = self._heart.expecting(run, ttl_s)
+        else:
+            kept = nullcontext()
+        call = attachment(namespace, given)
+        try:
+            with kept:
+                return Sandbox(self._transport, parse_info(self._transport.json(call)))
+        except SandmanError:
+            raise
+        except BaseException:
+            if call.sent:
+                with anyio.move_on_after(RELEASE_LIMIT_S, shield=True):
+                    self._detach(call)
+            raise
+
+    def workloads(self, namespace: str | None = None) -> builtins.list[Mapping[str, object]]:
+        """What can be attached to: `namespace`, `pod`, `container`, `image`, `node`, `labels`, and `attached`
+        where somebody is just now."""
+        query = "" if namespace is None else f"&namespace={quote(namespace, safe='')}"
+        answer = self._transport.json(Call("GET", f"/v1/sandboxes?attachable=1{query}"))
+        return _items(answer, "attachable")
+
+    def _detach(self, call: Call) -> None:
+        """Find what a cancelled call was attached to, by its key, and release it."""
+        call.silence_s = call.patience_s = RELEASE_LIMIT_S
+        try:
+            info = parse_info(self._transport.json(call))
+        except SandmanError:
+            return  # nothing was attached
+        self._release_quietly(info.id)
 
     def attach(self, sandbox_id: str) -> Sandbox:
         """The sandbox of that id, without asking for it: its first command will tell whether it is."""

@@ -9,9 +9,12 @@ from __future__ import annotations
 import click
 
 from sandman import names
+from sandman.cli.attach import attach, workloads
 from sandman.cli.copy import cp
+from sandman.cli.doctor import doctor
 from sandman.cli.execute import execute
 from sandman.cli.guard import GuardedGroup
+from sandman.cli.inject import inject
 from sandman.cli.listing import ls
 from sandman.cli.pools import pools
 from sandman.cli.release import release
@@ -50,7 +53,20 @@ def main(
     context.obj = Session(url, token, ca, server_name, quiet=quiet)
 
 
-for verb in (run, execute, shell, ls, release, cp, pools, reserve):
+for verb in (
+    run,
+    execute,
+    shell,
+    ls,
+    release,
+    cp,
+    pools,
+    reserve,
+    inject,
+    doctor,
+    attach,
+    workloads,
+):
     main.add_command(verb)
 
 __all__ = ["main"]

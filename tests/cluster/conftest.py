@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cluster import admissions, deployed
 from tests.cluster import bed as cluster
-from tests.cluster import deployed
+from tests.cluster.shop import pool_pod
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,3 +58,11 @@ def sandman(bed: cluster.Bed) -> deployed.Deployed:
     made = deployed.deploy(bed)
     made.sweep()
     return made
+
+
+@pytest.fixture(scope="session")
+def rotating(sandman: deployed.Deployed) -> Iterator[Future[admissions.Stream]]:
+    """A rotation of the webhook's certificate, which goes on while other tests use the webhook: most of it is
+    waiting."""
+    with ThreadPoolExecutor(1) as thread:
+        yield thread.submit(admissions.rotate, sandman.bed, pool_pod("stream"))

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from gateway import tokens
+from gateway.model import Identity
 from sandman import names
 from scripts import images
 from tests.cluster.bed import Bed, BedError, is_up, kubectl, reference
@@ -39,6 +40,10 @@ PORT = 30443
 SERVER_NAME = f"sandman-gateway.{names.SYSTEM_NAMESPACE}.svc"
 ENV_SERVER_NAME = "SANDMAN_SERVER_NAME"
 ENV_OTHER_TOKEN = "SANDMAN_OTHER_TOKEN"
+WORKLOADS = "sandman-test-workloads"
+"""Namespace whose labelled workloads the gateway serves; the overlay says it, too."""
+WORKLOADS_USER = "sandman-demo"
+"""Whom the cluster knows the tenant `demo` as."""
 TENANTS = {"demo": names.ENV_TOKEN, "other": ENV_OTHER_TOKEN}
 """Tenants with a key each, and the variable that holds it; two, for tests of who sees what."""
 PATIENCE_S = 180.0
@@ -151,7 +156,8 @@ def _make_keys(bed: Bed) -> dict[str, str]:
     new: dict[str, str] = {}
     for tenant, variable in TENANTS.items():
         token = known.get(variable) or tokens.make_api_key(tenant)
-        entry = tokens.api_key_entry(token, tenant)
+        identity = Identity(WORKLOADS_USER) if tenant == "demo" else Identity("sandman-other")
+        entry = tokens.api_key_entry(token, tenant, identity=identity)
         if there.get(tenant) != entry:
             new[tenant] = base64.b64encode(entry).decode()
         keys[tenant] = token

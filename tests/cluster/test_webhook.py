@@ -161,10 +161,10 @@ def _create_objects(bed: Bed, port: int) -> None:
         _apply(bed, {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "Opaque"})
     configuration = yaml.safe_load((ROOT / "manifests/base/webhook-configuration.yaml").read_text())
     configuration["metadata"]["name"] = CONFIGURATION
-    hook = configuration["webhooks"][0]
-    hook["clientConfig"] = {"url": f"https://127.0.0.1:{port}/mutate"}
     here = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": [BOXES]}
-    hook["namespaceSelector"] = {"matchExpressions": [here]}
+    for hook in configuration["webhooks"]:
+        hook["clientConfig"] = {"url": f"https://127.0.0.1:{port}/mutate"}
+        hook["namespaceSelector"] = {"matchExpressions": [here]}
     _apply(bed, configuration)
     wait_until("the default account is there", lambda: bool(_default_account(bed)))
 

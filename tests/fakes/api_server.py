@@ -90,6 +90,8 @@ class ApiServer(FakeApi):
         """Told of each pod's ADDED, MODIFIED and DELETED."""
         self.holds_deleted = False
         """Whether a deleted pod stays, marked, until `remove`, as while it ends."""
+        self.may: Callable[[Object], bool] = lambda _spec: False
+        """Answers SubjectAccessReviews."""
         self.faults: list[Callable[[Seen], Answer | None]] = []
         """Asked first; one that answers is spent."""
         self.write_s = 0.0
@@ -216,6 +218,8 @@ class ApiServer(FakeApi):
 
     def _create(self, seen: Seen, plural: str, namespace: str) -> Answer:
         document = seen.json
+        if plural == "subjectaccessreviews":
+            return Answer(201, {**document, "status": {"allowed": self.may(document["spec"])}})
         meta = document["metadata"]
         meta["namespace"] = namespace
         if (plural, namespace, meta["name"]) in self.objects:
@@ -300,14 +304,22 @@ def selected(
     meta = document["metadata"]
     if kind != plural or namespace not in {"", meta.get("namespace", "")}:
         return False
-    label = params.get("labelSelector")
-    if label is not None and label not in (meta.get("labels") or {}):
+    terms = [term for term in params.get("labelSelector", "").split(",") if term]
+    if not all(has_label(meta.get("labels") or {}, term) for term in terms):
         return False
     field, _, wanted = params.get("fieldSelector", "").partition("=")
     value: Any = document
     for part in field.split(".") if field else ():
         value = (value or {}).get(part)
     return not field or value == wanted
+
+
+def has_label(labels: dict[str, str], term: str) -> bool:
+    """Whether labels fulfil one term of a selector: `name`, `!name` or `name=value`."""
+    name, equals, value = term.removeprefix("!").partition("=")
+    if term.startswith("!"):
+        return name not in labels
+    return name in labels and (not equals or labels[name] == value)
 
 
 def apply(document: Object, operation: Object) -> None:

@@ -20,6 +20,8 @@ import trio
 
 from gateway import app, tokens
 from gateway.allocation import Allocation
+from gateway.attach import Attacher
+from gateway.attached import Attached
 from gateway.config import Settings
 from gateway.desk import Desk
 from gateway.fulfilment import Fulfilment
@@ -212,6 +214,8 @@ async def application(
         lookup=Lookup(cluster, settings.sandbox_namespaces),
         releaser=releaser, reservations=reservations, proxy=proxy, handoff=handoff, wall=wall,
         keeper=keeper, owners=Owners(cluster, roster), beat=beat,
+        # Nobody attaches here: `test_attach` has an API server to ask.
+        attacher=Attacher(Attached(roster.ledger, wall, keep_ended=10), None, None, upstream, settings, wall, str),
         missing=lambda: [] if roster.synced.is_set() else ["the list of pods"],
     )  # fmt: skip
     try:

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from daemon import http1
 from gateway import config as gateway_config
 from gateway.allocation import Allocation
+from gateway.attached import Attached
 from gateway.metrics import Metrics
 from gateway.model import Instance, PoolSpec, Ready, Timings
 from gateway.outcomes import Outcomes
@@ -155,6 +156,8 @@ def whole_metrics() -> list[Metric]:
     metrics.watch_pool(pool)
     metrics.watch_writes({("patch", "pods", "ok"): 1}, {"warm": 1})
     metrics.watch_ends({("oom", "sandbox"): 1})
+    attached = Attached(roster.ledger, lambda: 0.0, keep_ended=1)
+    metrics.watch_attachments(attached, {("released", "caller"): 1})
     metrics.allocated(ready)
     metrics.firsts.made("x", 1.0)
     metrics.commanded("x", "warm", 2.0)

@@ -147,15 +147,41 @@ def test_ports() -> None:
     assert rule["ports"] == [{"protocol": "TCP", "port": names.DAEMON_PORT}]
 
 
-def test_webhook_configuration_matches_the_namespaces_and_pods_that_the_rest_speaks_of() -> None:
-    (hook,) = get("MutatingWebhookConfiguration", names.WEBHOOK_CONFIGURATION)["webhooks"]
+ENTRIES = {
+    "pods.sandman.dev": ("Fail", 3, names.INJECT_NAMESPACE_ENABLED, names.INJECT_POOL),
+    "workloads.sandman.dev": (
+        "Ignore",
+        2,
+        names.INJECT_NAMESPACE_WORKLOADS,
+        names.INJECT_WORKLOAD,
+    ),
+}
+CONTROL_PLANE = {"kube-system", "kube-public", "kube-node-lease", names.SYSTEM_NAMESPACE}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_webhook_configuration_matches_the_namespaces_and_pods_that_the_rest_speaks_of(
+    entry: str,
+) -> None:
+    hooks = get("MutatingWebhookConfiguration", names.WEBHOOK_CONFIGURATION)["webhooks"]
+    assert [one["name"] for one in hooks] == list(ENTRIES)
+    (hook,) = [one for one in hooks if one["name"] == entry]
+    policy, timeout, namespace, pod = ENTRIES[entry]
     service = hook["clientConfig"]["service"]
     assert (service["namespace"], service["name"]) == (names.SYSTEM_NAMESPACE, Config("x").service)
+    assert service["path"] == hooks[0]["clientConfig"]["service"]["path"]
     assert "caBundle" not in hook["clientConfig"]
-    assert hook["failurePolicy"] == "Fail"
-    namespaces, pods = hook["namespaceSelector"], hook["objectSelector"]
-    assert names.LABEL_INJECT in {entry["key"] for entry in namespaces["matchExpressions"]}
-    assert names.LABEL_INJECT in {entry["key"] for entry in pods["matchExpressions"]}
+    assert (hook["failurePolicy"], hook["timeoutSeconds"]) == (policy, timeout)
+    assert (hook["reinvocationPolicy"], hook["sideEffects"]) == ("IfNeeded", "None")
+    (rule,) = hook["rules"]
+    assert (rule["operations"], rule["resources"]) == (["CREATE"], ["pods"])
+    opted_in, own = hook["namespaceSelector"]["matchExpressions"]
+    assert opted_in == {"key": names.LABEL_INJECT, "operator": "In", "values": [namespace]}
+    assert (own["operator"], set(own["values"])) == ("NotIn", CONTROL_PLANE)
+    (asked,) = hook["objectSelector"]["matchExpressions"]
+    assert asked == {"key": names.LABEL_INJECT, "operator": "In", "values": [pod]}
+    (condition,) = hook["matchConditions"]
+    assert "config.mirror" in condition["expression"]
 
 
 def test_settings_in_the_environment_are_settings_of_the_programs() -> None:
@@ -291,7 +317,12 @@ def test_rights_are_named_one_by_one(one: Manifest) -> None:
         for field in ("verbs", "resources", "apiGroups"):
             assert "*" not in rule[field]
         if "secrets" in rule["resources"]:
-            assert rule["resourceNames"]
+            # A create cannot be limited to names; then an admission policy does it.
+            assert rule.get("resourceNames") or (
+                rule["verbs"] == ["create"]
+                and one.value["metadata"]["name"] == "sandman-webhook"
+                and get("ValidatingAdmissionPolicy", "sandman-webhook-secrets")
+            )
         forbidden = {"escalate", "bind", "impersonate", "deletecollection"}
         assert not forbidden & set(rule["verbs"])
         assert not {r for r in rule["resources"] if re.match(r"pods/(exec|attach|portforward)", r)}
@@ -331,6 +362,24 @@ def test_only_the_gateway_may_write_leases() -> None:
         ("sandman-gateway", names.SYSTEM_NAMESPACE, verbs | {"get", "watch"}),
         ("sandman-gateway", names.SANDBOX_NAMESPACE, verbs),
     ]
+
+
+def test_in_the_whole_cluster_the_gateway_sees_nodes_and_asks_who_may() -> None:
+    """And of users' workloads it reads the pods, where somebody has bound that: it is bound nowhere here."""
+    rules = {
+        one.value["metadata"]["name"]: [
+            (rule["apiGroups"], rule["resources"], rule["verbs"]) for rule in one.value["rules"]
+        ]
+        for one in of_kind("ClusterRole")
+    }
+    read = ["get", "list", "watch"]
+    assert rules["sandman-gateway"] == [
+        ([""], ["nodes"], read),
+        (["authorization.k8s.io"], ["subjectaccessreviews"], ["create"]),
+    ]
+    assert rules["sandman-workloads"] == [([""], ["pods"], read)]
+    bound = {one.value["roleRef"]["name"] for one in of_kind("RoleBinding", "ClusterRoleBinding")}
+    assert "sandman-workloads" not in bound
 
 
 def test_of_jobs_nothing_but_that_they_are_there_is_asked() -> None:

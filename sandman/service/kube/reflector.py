@@ -70,6 +70,8 @@ class Reflector(Generic[K]):
     ) -> None:
         self.synced = trio.Event()
         """Set once the first list has been sent whole."""
+        self.most_s = retry.MAX_DELAY_S
+        """The longest wait after failures, seconds; to be set before it runs."""
         self._kube = kube
         self._resource = resource
         self._selection = Selection(namespace, label_selector, field_selector)
@@ -112,7 +114,9 @@ class Reflector(Generic[K]):
         self._failures += 1
         self._counts["failures"] += 1
         self._last_error = str(error)
-        wait = retry.backoff(self._failures, self._luck(), first_s=FIRST_DELAY_S)
+        wait = retry.backoff(
+            self._failures, self._luck(), first_s=FIRST_DELAY_S, most_s=self.most_s
+        )
         wait = max(wait, min(error.retry_after or 0.0, retry.MAX_DELAY_S))
         # A version that is too old is how a watch ages, not a fault: list again at once.
         if isinstance(error, errors.GoneError) and self._failures == 1:

@@ -14,15 +14,18 @@ MIN_JITTER = 0.5
 """Waits are drawn from [half, whole], so that callers who failed together do not return together."""
 
 
-def backoff(failures: int, luck: float, *, first_s: float = FIRST_DELAY_S) -> float:
+def backoff(
+    failures: int, luck: float, *, first_s: float = FIRST_DELAY_S, most_s: float = MAX_DELAY_S
+) -> float:
     """Seconds to wait after so many failures in a row (1 = the first).
 
     Args:
         failures: how many calls failed in a row, at least 1.
         luck: a random number of [0, 1).
         first_s: the whole wait after the first failure; it doubles with each.
+        most_s: the longest one.
     """
-    whole = min(MAX_DELAY_S, first_s * 2.0 ** min(failures - 1, 30))
+    whole = min(most_s, first_s * 2.0 ** min(failures - 1, 30))
     return whole * (MIN_JITTER + (1.0 - MIN_JITTER) * luck)
 
 

@@ -224,3 +224,13 @@ async def test_connections_are_made_a_few_at_a_time(
     async with Client("http://127.0.0.1:1", TOKEN, limits=Limits(retry_s=0.1)) as client:
         with pytest.raises(errors.UnreachableError):
             await client.pools()
+
+
+@on_backends
+async def test_who_gives_up_attaching_is_not_left_attached(gateway: FakeGateway) -> None:
+    attached = answer(201, b'{"id":"sandman-attached-x-1"}')
+    gateway.plan("POST /v1/sandboxes/attach", hang, attached)
+    async with Client(gateway.url, TOKEN) as client:
+        with anyio.move_on_after(0.3):
+            await client.attach_workload("shop", "web")
+    assert gateway.calls("DELETE") == ["DELETE /v1/sandboxes/sandman-attached-x-1"]

@@ -436,3 +436,39 @@ def test_a_signal_that_comes_just_before_a_wait_is_seen_within_a_second(monkeypa
                 ours.recv(1)
         assert begun < seen[0] < begun + 0.3
     assert signal.getsignal(signal.SIGALRM) == before
+
+
+# --- workloads -----------------------------------------------------------------------------------
+
+ATTACH = "POST /v1/sandboxes/attach"
+
+
+def test_attach_prints_the_id_alone(cli, gateway: FakeGateway) -> None:
+    gateway.plan(ATTACH, answer(201, b'{"id":"sandman-attached-1"}'))
+    result = cli("attach", "-n", "shop", "-l", "app=web,tier=x", "-c", "app", "--max-life", 60)
+    assert (result.exit_code, result.stdout) == (0, "sandman-attached-1\n")
+    assert gateway.requests[0].json() == {
+        "namespace": "shop", "selector": {"app": "web", "tier": "x"}, "container": "app",
+        "lease": {"max_s": 60.0},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [(), ("web", "-l", "a=b"), ("-l", "a"), ("-l", "=b")])
+def test_attach_wants_a_pod_or_labels(cli, gateway: FakeGateway, arguments) -> None:
+    assert cli("attach", "-n", "shop", *arguments).exit_code == 2
+    assert gateway.requests == []
+
+
+def test_workloads_as_a_table_and_as_json(cli, gateway: FakeGateway) -> None:
+    row = {
+        "namespace": "shop",
+        "pod": "web-0",
+        "container": "app",
+        "image": "web:1",
+        "node": None,
+        "attached": False,
+    }
+    body = json.dumps({"attachable": [row]}).encode()
+    gateway.plan("GET /v1/sandboxes", answer(200, body), answer(200, body))
+    assert "shop\tweb-0\tapp\tweb:1\t-\tFalse" in cli("workloads").stdout
+    assert json.loads(cli("workloads", "-n", "shop", "--json").stdout) == [row]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon import processes
+from daemon import processes, streams
 from daemon.drain import Drain
 from daemon.init import Ended, Reaper
 from daemon.process import Process
@@ -168,7 +168,8 @@ class TestProcess:
         path = tmp_path / "null"
         if made:
             path.write_text("secret")
-        monkeypatch.setattr(processes, "NULL", str(path))
+        monkeypatch.setattr(streams, "NULL", str(path))
+        assert streams.open_null() is None
         child: list[int] = []
         process = Process("x", "tag")
         reader = processes._open_stdin(process, wire.ExecSpec(argv=("x",)), child)

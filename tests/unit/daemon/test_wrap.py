@@ -6,6 +6,7 @@ import contextlib
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -80,6 +81,29 @@ def test_its_output_is_the_containers_and_its_environment_the_pods() -> None:
     assert out == "out"
     assert "FROM_POD=yes" in variables
     assert not [one for one in variables if one.startswith(names.ENV_PREFIX)]
+    assert "err\n" in done.stderr
+
+
+@pytest.mark.parametrize("port", ["0", "x"], ids=["served", "not served"])
+def test_a_callers_own_variables_stay_the_workloads(port: str) -> None:
+    """A trainer calls Sandman from its pod: its variables have our prefix."""
+    env = {names.ENV_URL: "https://gateway", names.ENV_PORT: port}
+    variables = run(*wrapped("env"), env=env).stdout.splitlines()
+    assert f"{names.ENV_URL}=https://gateway" in variables
+    assert not [
+        one for one in variables if one.startswith((names.ENV_TOKEN_SHA256, names.ENV_PORT))
+    ]
+
+
+def test_its_log_is_the_containers_to_the_byte() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    done = run(*sh("echo out; echo err >&2; exit 3"), env={names.ENV_PORT: port})
+    assert (done.stdout, done.stderr, done.returncode) == ("out\n", "err\n", 3)
+
+
+def test_its_errors_are_the_containers() -> None:
+    done = run(*wrapped("sh", "-c", "echo err >&2"))
     assert "err\n" in done.stderr
 
 
@@ -209,7 +233,82 @@ def test_out_of_reach_its_commands_end_and_it_does_not(
     assert fresh.client.post("/v1/claim", json=claim).status_code == 200
     assert wait_until(lambda: not named(mark))
     assert fresh.process.poll() is None
-    assert fresh.client.get("/v1/info").json()["reason"] == "expired"
+    assert wait_until(lambda: fresh.client.get("/v1/info").json().get("claim_id", "") is None)
+
+
+class TestGuests:
+    """A workload outlives who uses its daemon, and the next finds nothing of the one before."""
+
+    def claim(self, daemon: Daemon, name: str, **more: object) -> dict[str, object]:
+        answer = daemon.client.post("/v1/claim", json={"claim_id": name, **more})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def test_who_leaves_takes_his_commands_along_and_nothing_else(
+        self, start: Callable[..., Daemon], mark: str
+    ) -> None:
+        daemon = start(program=sh(f"bash -c 'exec -a own{mark} sleep 60' & exec sleep 600"))
+        first = self.claim(daemon, "a", env={"SECRET": "x"})
+        body = {"argv": ["bash", "-c", f"setsid bash -c 'exec -a {mark} sleep 60' & wait"]}
+        started = daemon.client.post(
+            "/v1/processes", json={**body, "exec_id": "one", "detached": True}
+        )
+        assert started.status_code == 200
+        assert wait_until(lambda: named(mark))
+        info = daemon.client.post("/v1/release", json={"claim_id": "a"}).json()
+        assert info["claim_id"] is None
+        assert info["boot_id"] != first["boot_id"]
+        assert not named(mark)
+        assert named(f"own{mark}")
+        self.claim(daemon, "b")
+        assert daemon.client.get("/v1/processes").json() == {"processes": []}
+        assert "SECRET" not in daemon.sh("env").stdout_text
+        assert daemon.client.get("/v1/processes/one").status_code == 404
+        assert daemon.process.poll() is None
+
+    def test_calls_for_the_one_before_are_refused(self, start: Callable[..., Daemon]) -> None:
+        daemon = start(program=sh("exec sleep 600"))
+        first = self.claim(daemon, "a")
+        assert daemon.client.post("/v1/release", json={"claim_id": "a"}).status_code == 200
+        late = daemon.client.get("/v1/info", headers={names.HEADER_BOOT_ID: str(first["boot_id"])})
+        assert (late.status_code, late.json()["reason"]) == (410, "died")
+
+    def test_leaving_twice_is_leaving_once_and_nobody_leaves_for_another(
+        self, start: Callable[..., Daemon]
+    ) -> None:
+        daemon = start(program=sh("exec sleep 600"))
+        assert daemon.client.post("/v1/release", json={"claim_id": "a"}).status_code == 200
+        there = self.claim(daemon, "b")
+        refused = daemon.client.post("/v1/release", json={"claim_id": "a"})
+        assert (refused.status_code, refused.json()["reason"]) == (409, "conflict")
+        assert daemon.client.get("/v1/info").json()["boot_id"] == there["boot_id"]
+        bad = daemon.client.post("/v1/release", json={"claim_id": ""})
+        assert (bad.status_code, bad.json()["field"]) == (400, "claim_id")
+
+    def test_a_lease_of_one_does_not_end_the_next(self, start: Callable[..., Daemon]) -> None:
+        daemon = start(program=sh("exec sleep 600"))
+        self.claim(daemon, "a", lease={"ttl_s": 0.3})
+        assert daemon.client.post("/v1/release", json={"claim_id": "a"}).status_code == 200
+        there = self.claim(daemon, "b")
+        time.sleep(0.5)
+        assert daemon.client.get("/v1/info").json()["boot_id"] == there["boot_id"]
+
+    def test_guests_cost_no_descriptors(self, start: Callable[..., Daemon]) -> None:
+        daemon = start(program=sh("exec sleep 600"))
+
+        def visit(name: str) -> int:
+            self.claim(daemon, name)
+            assert daemon.sh("(sleep 60 &) ; echo").exit_code == 0
+            assert daemon.client.post("/v1/release", json={"claim_id": name}).status_code == 200
+            return len(list(Path(f"/proc/{daemon.pid}/fd").iterdir()))
+
+        visit("a")
+        before = visit("b")
+        assert wait_until(lambda: visit("c") <= before)
+
+    def test_a_sandbox_has_no_guests(self, start: Callable[..., Daemon]) -> None:
+        daemon = start()
+        assert daemon.client.post("/v1/release", json={"claim_id": "a"}).status_code == 404
 
 
 @pytest.mark.parametrize(

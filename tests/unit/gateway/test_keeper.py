@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from gateway.keeper import LOOK_S, Keeper
-from gateway.model import Terms
-from sandman.errors import UnreachableError
+from gateway.model import Place, Terms
+from sandman.errors import SandmanError, UnreachableError
 from tests.fakes.cluster import FakeCluster, FakeDaemons
 from tests.unit.gateway.test_roster import leased, roster
 
@@ -148,3 +148,35 @@ async def test_callers_are_shown_when_it_ends_unless_it_is_renewed(autojump_cloc
         assert bed.keeper.as_of_now(over) is over
         unknown = dataclasses.replace(bed.one, uid="other")
         assert bed.keeper.as_of_now(unknown) is unknown
+
+
+async def test_of_an_attachment_nothing_is_written(autojump_clock):
+    """Its name and uid are a Lease's, and the pod is not ours: its daemon alone is told."""
+    async with keeping(terms=OWN) as bed:
+        place = Place("web-1", "app", 21763, "b")
+        attached = dataclasses.replace(bed.one, place=place)
+        bed.keeper.use(attached)
+        assert "touched=0" in repr(bed.keeper)
+        await trio.sleep(90.0)
+        assert bed.left == pytest.approx(10.0)
+        await bed.keeper.renew(attached)
+        assert bed.left == 100.0
+        assert "touched=0" in repr(bed.keeper)
+        bed.cluster.silent = {bed.one.uid}
+        with pytest.raises(UnreachableError, match="could not be told"):
+            await bed.keeper.renew(attached)
+        bed.cluster.silent, bed.cluster.knows_no_leases = set(), True
+        with pytest.raises(SandmanError):
+            await bed.keeper.renew(attached)
+        await trio.sleep(90.0)
+        assert bed.renewals() == 0
+
+
+async def test_an_attachment_is_not_shown_to_outlive_what_was_agreed_on(autojump_clock):
+    async with keeping(terms=OWN) as bed:
+        attached = dataclasses.replace(bed.one, place=Place("web-1", "app", 21763, "b"))
+        assert bed.keeper.as_of_now(attached).expires_at == pytest.approx(1e6 + 100.0)
+        soon = dataclasses.replace(attached, expires_at=1.0)
+        assert bed.keeper.as_of_now(soon).expires_at == 1.0
+        unseen = dataclasses.replace(attached, uid="of-a-lease", expires_at=5e6)
+        assert bed.keeper.as_of_now(unseen) == unseen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.config import Settings
-from gateway.model import Purpose
+from gateway.model import Purpose, Terms
 from gateway.routes import parse
 from sandman.errors import BadRequestError
 
@@ -159,3 +159,52 @@ def test_a_list_that_would_show_more_than_was_asked_is_refused(pairs, field):
     with pytest.raises(BadRequestError) as caught:
         parse.list_query(pairs)
     assert caught.value.field == field
+
+
+class TestAttach:
+    def read(self, **body):
+        return parse.attach_request({"namespace": "shop", "pod": "web"} | body, Settings())
+
+    def test_what_is_meant(self):
+        wanted = self.read(
+            container="app", run="r", env={"A": "1"}, lease={"max_s": 60}, user=0, labels={"l": "1"}
+        )
+        assert (wanted.namespace, wanted.pod, wanted.container) == ("shop", "web", "app")
+        assert (wanted.env, wanted.terms, wanted.user) == ((("A", "1"),), Terms(max_s=60), 0)
+        assert self.read().terms == Terms(max_s=Settings().life_default_s)
+        lease = {"ttl_s": 60, "idle_s": 30, "max_s": 90, "run": True}
+        assert self.read(lease=lease, run="r").terms == Terms(
+            ttl_s=60, idle_s=30, max_s=90, of_run=True
+        )
+        assert self.read(pod=None, selector={"a": "b"}).selector == (("a", "b"),)
+
+    @pytest.mark.parametrize(
+        ("body", "field"),
+        [
+            ({"namespace": ""}, "namespace"),
+            ({"pod": None}, "pod"),
+            ({"selector": {"a": "b"}}, "pod"),
+            ({"selector": {"a": 1}, "pod": None}, "selector"),
+            ({"image": "x"}, "image"),
+            ({"lease": {"max_s": 1e9}}, "lease.max_s"),
+            ({"lease": {"ttl_s": 1}}, "lease.ttl_s"),
+            ({"lease": {"idle_s": 1, "max_s": 60}}, "lease.idle_s"),
+            ({"lease": {"run": True}}, "lease.run"),
+            ({"lease": {"left_s": 1}}, "lease.left_s"),
+            ({"run": "a b"}, "run"),
+        ],
+    )
+    def test_what_is_wrong_is_told_with_its_field(self, body, field):
+        with pytest.raises(BadRequestError) as told:
+            self.read(**body)
+        assert told.value.field == field
+
+    def test_the_query_of_the_list(self):
+        assert parse.attachable_query([("attachable", "")]) is None
+        assert parse.attachable_query([("namespace", "a"), ("attachable", "1")]) == "a"
+        for pairs in (
+            [("attachable", ""), ("run", "x")],
+            [("attachable", "1"), ("attachable", "")],
+        ):
+            with pytest.raises(BadRequestError):
+                parse.attachable_query(pairs)

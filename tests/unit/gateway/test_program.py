@@ -77,6 +77,15 @@ def test_a_key_that_was_made_is_accepted_once_its_patch_is_applied(capsys):
     assert token not in json.dumps(patch)
 
 
+def test_a_key_can_say_whom_the_cluster_knows_its_caller_as(capsys):
+    options = ["--kubernetes-user", "alice", "--kubernetes-group", "dev"]
+    assert program.main(["make-key", "ci-1", "--tenant", "acme", *options]) == 0
+    said = capsys.readouterr().out
+    patch = json.loads(said[said.index("-p '") + 4 : said.rindex("'")])
+    entry = json.loads(base64.b64decode(patch["data"]["ci-1"]))
+    assert entry["kubernetes"] == {"user": "alice", "groups": ["dev"]}
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [(["make-key", "UPPER", "--tenant", "acme"], "UPPER"),
@@ -84,7 +93,9 @@ def test_a_key_that_was_made_is_accepted_once_its_patch_is_applied(capsys):
      (["make-key", "k", "--tenant", "t", "--weight", "0"], "0.01 to 100"),
      (["make-key", "k", "--tenant", "t", "--images", "*"], "image pattern"),
      (["make-key", "k", "--tenant", "t", "--concurrent", "0"], "at least 1"),
-     (["make-key", "k", "--tenant", "t", "--rate", "0"], "rate is a number")],
+     (["make-key", "k", "--tenant", "t", "--rate", "0"], "rate is a number"),
+     (["make-key", "k", "--tenant", "t", "--kubernetes-user", ""], "not empty"),
+     (["make-key", "k", "--tenant", "t", "--kubernetes-group", "g"], "needs a --kubernetes-user")],
 )  # fmt: skip
 def test_a_key_that_cannot_be_is_refused(capsys, arguments, words):
     assert program.main(arguments) == 2

@@ -133,3 +133,18 @@ async def test_a_heartbeat_at_the_last_moment_keeps_the_lease():
         await until(lambda: bed.there._known != old)
         await bed.there.tidy((), math.inf)
         assert len(bed.server.all("leases")) == 1
+
+
+async def test_the_lease_of_an_attachment_of_a_run_is_no_heartbeat_and_stays():
+    async with two_replicas() as bed:
+        labels = {
+            names.LABEL_ATTACHED: "true", names.LABEL_TENANT: "acme", names.LABEL_RUN: "attached.run",
+        }  # fmt: skip
+        name = f"{names.ATTACHMENT_PREFIX}1"
+        meta = {"name": name, "namespace": names.SYSTEM_NAMESPACE, "labels": labels}
+        bed.server.put("leases", {"metadata": meta})
+        await bed.here.beat(KEY, 300.0)
+        await until(lambda: AS_KEY in bed.here._known)
+        assert list(bed.here._ledger.runs()) == [AS_KEY]
+        await bed.here.tidy((), trio.current_time() + runs.KEEP_S + 1)
+        assert [one["metadata"]["name"] for one in bed.server.all("leases")] == [name]

@@ -9,7 +9,7 @@ import itertools
 import pytest
 import trio
 
-from gateway import orphans, sweeper
+from gateway import leases, orphans
 from gateway.leases import CALLS_S, Activity
 from gateway.model import Ending, Terms
 from gateway.provider import Gone, NodeSeen, PoolGone, Synced
@@ -429,4 +429,4 @@ async def test_another_daemon_at_its_address_tells_nothing(autojump_clock):
 
 
 def test_a_verdict_without_end_is_none():
-    assert sweeper._ending(leased(), sweeper.Verdict.ASK) is None
+    assert leases.ending(leased(), leases.Verdict.ASK) is None

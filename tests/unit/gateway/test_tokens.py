@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import auth, policy, tokens
-from gateway.model import Principal, Share
+from gateway.model import Identity, Principal, Share
 from sandman.errors import ForbiddenError, ImageDeniedError, NotFoundError, UnauthenticatedError
 
 KEYS = {"k1": b"1" * 32, "k2": b"2" * 32}
@@ -204,3 +204,39 @@ def test_another_tenants_sandbox_does_not_exist(principal, sandbox, tenant, allo
     with pytest.raises(NotFoundError) as caught:
         policy.may_use(principal, sandbox, tenant)
     assert str(caught.value) == f"not_found: no sandbox {sandbox}"
+
+
+class TestIdentity:
+    """Whom the cluster knows a key's caller as."""
+
+    def test_it_is_kept_with_the_key(self):
+        who = Identity("alice", ("dev", "ops"))
+        token = tokens.make_api_key("k")
+        keys, bad = tokens.parse_api_keys({"k": tokens.api_key_entry(token, "acme", identity=who)})
+        assert bad == []
+        assert tokens.check_api_key(token, keys).identity == who
+
+    def test_most_keys_have_none(self):
+        keys, _ = tokens.parse_api_keys(
+            {"k": tokens.api_key_entry(tokens.make_api_key("k"), "acme")}
+        )
+        assert keys["k"].identity is None
+
+    @pytest.mark.parametrize(
+        "told",
+        [
+            {},
+            [],
+            {"user": ""},
+            {"user": 1},
+            {"user": "a", "groups": "b"},
+            {"user": "a", "groups": [""]},
+        ],
+    )
+    def test_what_is_none_locks_that_key_out_and_no_other(self, told):
+        entry = json.loads(tokens.api_key_entry(tokens.make_api_key("k"), "acme"))
+        good = json.dumps(entry).encode()
+        keys, bad = tokens.parse_api_keys(
+            {"k": json.dumps({**entry, "kubernetes": told}).encode(), "g": good}
+        )
+        assert (set(keys), bad) == ({"g"}, ["k"])

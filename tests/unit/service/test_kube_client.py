@@ -275,3 +275,4 @@ def test_backoff_grows_to_its_limit():
     assert waits == sorted(waits)
     assert waits[-1] <= retry.MAX_DELAY_S
     assert retry.backoff(1, 0.0, first_s=0.5) == 0.25
+    assert retry.backoff(99, 0.999, first_s=0.5, most_s=5.0) == pytest.approx(5.0, rel=1e-2)

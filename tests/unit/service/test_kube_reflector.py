@@ -187,6 +187,15 @@ async def test_an_outage_is_survived(autojump_clock):
         assert made.statistics()["failures"] == 3
 
 
+async def test_who_may_not_look_yet_looks_again_as_often_as_was_said(autojump_clock):
+    script, began = Script(Store()), trio.current_time()
+    script.failures = [kube.ForbiddenError("not yet") for _ in range(100)]
+    async with reflecting(script, Reader()) as made:
+        made.most_s = 5.0
+        await made.synced.wait()
+    assert 100 * 2.5 < trio.current_time() - began < 100 * 5.1
+
+
 async def test_ends_when_nobody_reads(autojump_clock):
     made = kube.Reflector(Script(Store()), kube.PODS)
     send, receive = trio.open_memory_channel(0)

@@ -53,6 +53,15 @@ class FakeKube:
         await self._call("get", name)
         return copy.deepcopy(self._find(resource, name))
 
+    async def create(
+        self, resource: Any, body: Any, *, namespace: str | None = None
+    ) -> dict[str, Any]:
+        name = body["metadata"]["name"]
+        await self._call("create", name)
+        if (resource.plural, name) in self.objects:
+            raise errors.AlreadyExistsError(f"{name} already exists", status=409)
+        return self.store(resource.plural, name, body)
+
     async def replace(
         self, resource: Any, name: str, body: Any, *, namespace: str | None = None
     ) -> dict[str, Any]:

@@ -45,11 +45,13 @@ now = Calendar()
 class Replica:
     """One webhook: its keeper and the leaf that it serves."""
 
-    def __init__(self, kube: FakeKube, now: Callable[[], datetime] = now) -> None:
+    def __init__(
+        self, kube: FakeKube, now: Callable[[], datetime] = now, *, is_owner: bool = True
+    ) -> None:
         self.leaf: pki.Pair | None = None
         self.leaves: list[pki.Pair] = []
         objects = cluster.Cluster(kube, NAMESPACE, names.WEBHOOK_CONFIGURATION)
-        self.keeper = certificates.Certificates(objects, NAMES, now, self._serve)
+        self.keeper = certificates.Certificates(objects, NAMES, now, self._serve, is_owner=is_owner)
 
     def _serve(self, leaf: pki.Pair) -> None:
         self.leaf = leaf
@@ -284,6 +286,24 @@ class TestRepair:
             assert authorities(kube) == 1
             nursery.cancel_scope.cancel()
 
+    @pytest.mark.parametrize("count", [1, 3])
+    async def test_a_deleted_secret_is_made_anew_and_no_call_fails_meanwhile(
+        self, autojump_clock, count
+    ):
+        kube = FakeKube()
+        async with trio.open_nursery() as nursery:
+            replicas = await start(kube, nursery, count)
+            await trio.sleep(120)
+            nursery.start_soon(never_untrusted, kube, replicas)
+            del kube.objects["secrets", names.WEBHOOK_TLS_SECRET]
+            await trio.sleep(60)
+            assert set(kube.secret(names.WEBHOOK_TLS_SECRET)) >= {"tls.crt", "tls.key", "ca.crt"}
+            assert all(replica.is_ready for replica in replicas)
+            await trio.sleep(3600)
+            assert {replica.leaf for replica in replicas} == {replicas[0].leaf}
+            assert authorities(kube) == 1
+            nursery.cancel_scope.cancel()
+
     async def test_a_bundle_that_was_wiped_is_published_again(self, autojump_clock):
         kube = FakeKube()
         async with trio.open_nursery() as nursery:
@@ -386,3 +406,53 @@ class TestAnyOrder:
                 if replica.is_ready:
                     assert is_trusted(main, replica), repr(replica.keeper)
             await trio.sleep(2)
+
+
+class TestExternal:
+    """cert-manager issues, publishes and rotates; the webhook serves, and says whether that fits."""
+
+    def issue(self, kube: FakeKube, *, publish: bool = True) -> rotation.Identity:
+        identity = rotation.make(NAMES, now())
+        kube.put_secret(names.WEBHOOK_TLS_SECRET, rotation.render(rotation.State(current=identity)))
+        if publish:
+            kube.put_bundle(identity.authority)
+        return identity
+
+    async def test_it_serves_what_it_is_given_and_writes_nothing(self, autojump_clock):
+        kube = FakeKube(hooks=2)
+        replica = Replica(kube, is_owner=False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(replica.keeper.run)
+            await trio.sleep(30)
+            assert replica.keeper.why_not_ready() == "there is no certificate yet"
+            first = self.issue(kube, publish=False)
+            await trio.sleep(30)
+            assert replica.leaf == first.leaf
+            assert "does not verify" in replica.keeper.why_not_ready()
+            kube.put_bundle(first.authority)
+            await trio.sleep(15)
+            assert replica.is_ready
+            second = self.issue(kube)
+            await trio.sleep(15)
+            assert replica.leaf == second.leaf
+            assert replica.is_ready
+            assert not [verb for verb, _ in kube.calls if verb != "get"]
+            nursery.cancel_scope.cancel()
+
+    async def test_a_leaf_of_the_same_authority_is_taken_when_it_has_settled(self, autojump_clock):
+        kube = FakeKube()
+        authority = pki.make_ca("ca", now(), 90)
+        leaves = [pki.issue(authority, NAMES.dns, NAMES.addresses, now(), 90) for _ in range(2)]
+        replica = Replica(kube, is_owner=False)
+        kube.put_bundle(authority.certificate)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(replica.keeper.run)
+            for leaf in leaves:
+                identity = rotation.Identity(leaf, authority.certificate)
+                kube.put_secret(
+                    names.WEBHOOK_TLS_SECRET, rotation.render(rotation.State(current=identity))
+                )
+                await trio.sleep(rotation.SETTLE.total_seconds() + 15)
+                assert replica.leaf == leaf
+                assert replica.is_ready
+            nursery.cancel_scope.cancel()

@@ -363,12 +363,15 @@ class TestWish:
         ],
     )
     def test_only_the_label_asks_for_injection(self, document):
-        assert not inject.wants_injection(document)
+        assert inject.wanted(document) is None
 
     def test_the_label_asks(self):
-        assert inject.wants_injection(pods.pod())
+        assert inject.wanted(pods.pod()) == names.INJECT_POOL
 
-    def test_another_value_of_the_label_does_not(self):
+    @pytest.mark.parametrize(
+        ("value", "wanted"), [("workload", "workload"), ("enabled", None), ("", None), ([], None)]
+    )
+    def test_what_another_value_of_the_label_asks_for(self, value, wanted):
         document = pods.pod()
-        document["metadata"]["labels"][names.LABEL_INJECT] = "workload"
-        assert not inject.wants_injection(document)
+        document["metadata"]["labels"][names.LABEL_INJECT] = value
+        assert inject.wanted(document) == wanted

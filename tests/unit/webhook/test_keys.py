@@ -53,6 +53,17 @@ async def test_keys_of_a_spoilt_secret_are_given_back(autojump_clock):
     assert one.keyring == held == keyring.parse(kube.secret(names.KEYS_SECRET))
 
 
+async def test_keys_of_a_deleted_secret_are_given_back(autojump_clock):
+    kube = FakeKube()
+    one = keeper(kube)
+    await one.look()
+    before = one.keyring
+    del kube.objects["secrets", names.KEYS_SECRET]
+    await one.look()
+    assert one.keyring == before
+    assert kube.secret(names.KEYS_SECRET)
+
+
 async def test_a_half_filled_secret_gets_a_key_and_keeps_what_it_has(autojump_clock):
     kube = FakeKube()
     kube.put_secret(names.KEYS_SECRET, {"daemon-old": b"o" * 32})

@@ -373,3 +373,46 @@ async def test_what_has_ended_is_listed_with_its_reason(gateway: FakeGateway) ->
         assert gone.info.ended is not None
         assert gone.info.ended["reason"] == "released"
         assert [one.id for one in await client.list(ended=True)] == [box.id]
+
+
+ATTACH = "POST /v1/sandboxes/attach"
+ATTACHED = b'{"id":"sandman-attached-x-1","tier":"attached","boot_id":"b"}'
+
+
+@on_backends
+async def test_a_workload_is_attached_to_under_one_key(gateway: FakeGateway) -> None:
+    gateway.plan(ATTACH, drop, answer(201, ATTACHED))
+    async with Client(gateway.url, TOKEN) as client:
+        box = await client.attach_workload(
+            "shop", selector={"app": "web"}, run="r", env={"A": "1"}, max_s=60
+        )
+        assert (box.id, box.info.tier) == ("sandman-attached-x-1", "attached")
+        first, second = gateway.requests
+        assert first.json() == {
+            "namespace": "shop", "selector": {"app": "web"}, "run": "r", "env": {"A": "1"},
+            "lease": {"ttl_s": 300.0, "max_s": 60, "run": True},
+        }  # fmt: skip
+        assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
+        assert "r" in repr(client._heart)
+
+
+@on_backends
+async def test_an_attachment_that_outlives_its_process(gateway: FakeGateway) -> None:
+    gateway.plan(ATTACH, answer(201, ATTACHED), answer(201, ATTACHED))
+    async with Client(gateway.url, TOKEN) as client:
+        await client.attach_workload("shop", "web", heartbeat=False)
+        await client.attach_workload("shop", "web", heartbeat=False, ttl_s=9, idle_s=8)
+        first, second = gateway.requests
+        assert first.json() == {"namespace": "shop", "pod": "web"}
+        assert second.json() == {
+            "namespace": "shop", "pod": "web", "lease": {"ttl_s": 9, "idle_s": 8},
+        }  # fmt: skip
+        assert not client._heart.beats
+
+
+@on_backends
+async def test_workloads_are_listed(gateway: FakeGateway) -> None:
+    gateway.plan("GET /v1/sandboxes", answer(200, b'{"attachable":[{"pod":"web"}]}'))
+    async with Client(gateway.url, TOKEN) as client:
+        assert await client.workloads("a b") == [{"pod": "web"}]
+        assert gateway.requests[0].target == "/v1/sandboxes?attachable=1&namespace=a%20b"
