@@ -7,7 +7,6 @@ import dataclasses
 
 import msgspec
 import pytest
-from trio.testing import MockClock
 
 from gateway import sizing
 from gateway.model import Amounts, Assignment, Bounds, Broken, Ending, Instance, PoolSpec, Tier
@@ -23,6 +22,7 @@ from sandman.errors import (
     UnreachableError,
 )
 from sandman.service import kube
+from tests.fakes import clocks
 from tests.fakes.api_server import ApiServer
 from tests.fakes.objects import (
     BASE,
@@ -39,9 +39,8 @@ from tests.unit.service.fake_api import Answer, status
 
 
 @pytest.fixture
-def hasty_clock():
-    """Seconds of waiting pass fifty times as fast; sockets are real."""
-    return MockClock(rate=50.0)
+def jumping_clock():
+    return clocks.jumping()
 
 
 @contextlib.asynccontextmanager
@@ -397,7 +396,7 @@ async def test_a_read_tells_none_from_an_error():
 # --- why a container does not start ---
 
 
-async def test_the_event_that_comes_late_explains(hasty_clock):
+async def test_the_event_that_comes_late_explains(jumping_clock):
     async with provided() as (server, provider, api):
         one = await free_one(server, api)
         late = []
@@ -426,7 +425,7 @@ async def test_a_stuck_container_speaks_for_itself_though_events_cannot_be_read(
         assert ending.reason == "image_denied"
 
 
-async def test_what_has_a_reason_of_its_own_needs_no_event(hasty_clock):
+async def test_what_has_a_reason_of_its_own_needs_no_event(jumping_clock):
     async with provided() as (server, provider, api):
         one = await free_one(server, api)
         evicted = dataclasses.replace(one, ending=Ending("evicted", "disk"))
