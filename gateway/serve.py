@@ -104,7 +104,8 @@ class Gateway:
             wall=wall,
         )
         self.keeper = Keeper(self.roster, self.upstream, provider, wall)
-        self.runs = Runs(api, settings.namespace, self.roster.ledger, lambda: datetime.now(UTC))
+        first = settings.sandbox_namespaces[0]
+        self.runs = Runs(api, first, self.roster.ledger, lambda: datetime.now(UTC))
         self.sweeper = Sweeper(
             self.roster,
             self.upstream,
@@ -123,7 +124,7 @@ class Gateway:
         )
         releaser = Releaser(self.registry, provider, wall)
         self.reservations = Reservations(
-            LeaseReservations(api, settings.sandbox_namespaces[0]),
+            LeaseReservations(api, first),
             self.pool,
             self.roster,
             releaser,
