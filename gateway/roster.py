@@ -256,6 +256,7 @@ class Roster:
         is_gone = name in self.lost_nodes and name not in self._nodes
         if is_gone and all(one.node != name for one in self.registry.all()):
             del self.lost_nodes[name]
+            self.allocation.images.gone(name)
 
     def _note_hold(self, instance: Instance) -> None:
         if instance.hold is None or instance.deleting:

@@ -251,5 +251,10 @@ async def test_a_node_that_is_gone_is_remembered_only_while_pods_of_it_are_there
     assert one.lost_nodes.keys() == {"n1", "n2"}
     one.apply(Gone("u1", Ending("deleted", "x")))
     assert "n1" in one.lost_nodes
+    # Word of what ran there may come late.
+    late = leased(uid="u2", name="p2", node="n1", image="task:1", image_digest="sha256:1")
+    one.apply(Seen(late))
+    assert one.allocation.images.holders("task:1") == {"n1"}
     one.apply(Gone("u2", Ending("deleted", "x")))
     assert one.lost_nodes.keys() == {"n2"}
+    assert one.allocation.images.holders("task:1") == ()
