@@ -12,9 +12,7 @@ from sandman import errors
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.model import Ending, Ready
-
-    from gateway.model import Instance  # isort: skip
+    from gateway.model import Ending, Instance, Ready
 
 log = structlog.get_logger()
 
