@@ -114,7 +114,9 @@ def test_who_cannot_be_signalled_gets_the_key(
         raise PermissionError
 
     monkeypatch.setattr(os, "killpg", refuse)
-    with leader(terminal, "trap 'echo caught; exit 9' INT; echo ready; read x") as program:
+    # Not `read`: a signal just before a shell's read is heeded when that has returned.
+    script = "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.05; done"
+    with leader(terminal, script) as program:
         assert read(terminal, b"ready\n") == b"ready\n"
         terminal.interrupt()
         assert program.wait(10) == 9
