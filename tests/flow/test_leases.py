@@ -42,22 +42,25 @@ async def test_a_lease_is_shown_and_calls_and_renewals_keep_it(bed):
     # To look at it is no word.
     for look in ("", "/info", "/processes", "/sessions"):
         assert (await bed.client.get(path + look, headers=bed.as_("acme"))).status_code == 200
-    assert left(bed, made["id"]) < 29.8
+    quiet = left(bed, made["id"])
+    assert quiet < 29.8
     shown = (await bed.client.get(path, headers=bed.as_("acme"))).json()
     assert made["expires_at"] <= shown["expires_at"]
+    began = trio.current_time()
     ran = await post(bed, f"{path}/exec", {"argv": ["true"]})
     assert ran.status_code == 200
-    assert left(bed, made["id"]) > 29.8
+    assert left(bed, made["id"]) > quiet
     await trio.sleep(0.3)
+    quiet = left(bed, made["id"])
     renewed = await bed.client.post(
         f"{path}/renew", headers={"authorization": f"Bearer {made['token']}"}
     )
     assert (renewed.status_code, renewed.json()["id"]) == (200, made["id"])
     assert renewed.json()["expires_at"] > made["expires_at"]
-    assert left(bed, made["id"]) > 29.8
+    assert left(bed, made["id"]) > quiet
     # The daemon knows both, for whichever replica asks it.
     info = (await bed.client.get(f"{path}/info", headers=bed.as_("acme"))).json()
-    assert 0.0 <= info["renewed_s"] < info["used_s"] < 5.0
+    assert 0.0 <= info["renewed_s"] < info["used_s"] < trio.current_time() - began
     assert [write for write in bed.cluster.writes if write[0] == "renew"] == []
 
 
