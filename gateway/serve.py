@@ -128,7 +128,8 @@ class Gateway:
             self.pool,
             self.roster,
             releaser,
-            is_leader=lambda: self.election.is_leader,
+            # Before the API keys were read, each reservation's would seem to be gone.
+            is_leader=lambda: self.election.is_leader and self.credentials.told.is_set(),
             shares=self._share,
             wall=wall,
         )
@@ -171,6 +172,7 @@ class Gateway:
             for name, is_there in (
                 ("the list of pods", self.roster.synced.is_set()),
                 ("the signing keys", self.credentials.ready.is_set()),
+                ("the API keys", self.credentials.told.is_set()),
             )
             if not is_there
         ]
