@@ -8,7 +8,8 @@ import trio
 from gateway import reserving
 from gateway.reservations import LOOK_EVERY_S, READ_EVERY_S
 from sandman.errors import NotFoundError, QuotaError
-from tests.fakes.cluster import FakeCluster, FakeStore
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.store import FakeStore
 from tests.unit.gateway.test_reservations import asked, placeholders, reserved, reserving_over
 
 
