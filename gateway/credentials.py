@@ -35,6 +35,8 @@ class WatchedCredentials:
         self._keyring: keyring.Keyring | None = None
         self.ready = trio.Event()
         """Set once the signing keys are there: the webhook makes them at its first start."""
+        self.told = trio.Event()
+        """Set once the API keys were read: until then that one is not among them says nothing."""
 
     def __repr__(self) -> str:
         return f"<WatchedCredentials api_keys={len(self._api_keys)} {self._keyring!r}>"
@@ -77,7 +79,10 @@ class WatchedCredentials:
         async with receive, trio.open_nursery() as nursery:
             nursery.start_soon(reflector.run, send)
             async for change in receive:
-                if not isinstance(change, kube.Synced):
+                if isinstance(change, kube.Synced):
+                    if name == names.API_KEYS_SECRET:
+                        self.told.set()
+                else:
                     gone = isinstance(change, kube.Deleted)
                     self.take(name, {} if gone else change.object.data or {})
 

@@ -19,6 +19,7 @@ import structlog
 import trio
 
 from gateway.cases import Case, Member, Outcome, member_ids
+from gateway.keylocks import KeyLocks
 from gateway.model import Queued, Ready
 from gateway.wants import key_label
 from sandman.errors import (
@@ -62,6 +63,7 @@ class Desk:
         self._pool = pool
         self._is_allocator = is_allocator
         self._cases: dict[str, Case] = {}
+        self._keys = KeyLocks()
         self._nursery: trio.Nursery | None = None
 
     def __repr__(self) -> str:
@@ -219,14 +221,18 @@ class Desk:
         self, member: Member, send: trio.MemorySendChannel[tuple[Member, Outcome]]
     ) -> None:
         outcome: Outcome
+        again: Outcome | Queued
         if member.case is not None:
             await member.case.decided.wait()
             outcome = member.case.outcome(member.id)
         else:
             try:
-                outcome = await self._again(member)
+                again = await self._again(member)
             except SandmanError as error:
-                outcome = error
+                again = error
+            if isinstance(again, Queued):
+                return  # its time is up
+            outcome = again
         send.send_nowait((member, outcome))
 
     # --- beneath ---
@@ -270,13 +276,25 @@ class Desk:
             self._cases |= dict.fromkeys(group, case)
             self._nursery.start_soon(self._work, case)
 
-    async def _again(self, member: Member) -> Ready:
-        """The sandbox that was made before; finishes its handshake if nobody did."""
+    async def _again(self, member: Member) -> Ready | Queued:
+        """The sandbox that was made before; finishes its handshake if nobody did. Where nobody can, it is made
+        anew, as a case: whoever else asks by the key waits for the same."""
         if member.made is None:
             raise NotFoundError("the request was given up")
-        with self._pool.counted(member.want) as outcome:
-            made = self._pool.again(member.made, member.want, at_least_s=AGAIN_S)
-            return outcome.made(await made)
+        want = member.want
+        until = max(want.deadline, want.arrived + AGAIN_S)
+        async with self._keys.alone(member.id, until):
+            made = None if member.id in self._cases else self._pool.made_before(want)
+            if made is not None:
+                with self._pool.counted(want) as outcome:
+                    again = await self._pool.again(made, want, at_least_s=AGAIN_S)
+                    if again is not None:
+                        return outcome.made(again)
+            await self._wait_gone([member.id])
+            if member.id not in self._cases:
+                self._enter([member])
+            case = self._cases[member.id]
+        return await self._wait(case, member.id, until - trio.current_time())
 
     async def _wait(self, case: Case, request: str, wait_s: float) -> Ready | Queued:
         with case.attended():

@@ -55,6 +55,10 @@ class Registries:
         """See `Registry.put`."""
         return self._of(instance.place is not None).put(instance)
 
+    def remember(self, instance: Instance, ending: Ending) -> None:
+        """See `Registry.remember`."""
+        self._of(instance.place is not None).remember(instance, ending)
+
     def during(self, uid: str, call: Cancellable) -> AbstractContextManager[None]:
         """See `Registry.during`."""
         return self._of(self._attached.get(uid) is not None).during(uid, call)

@@ -165,7 +165,7 @@ class Fulfilment:
                 now = await self._provider.mark_prepared(now, want.prepared, info.boot_id)
                 self._roster.prepared(now)
                 return info
-            return await self.starting.wait_ready(instance, claim)
+            return check_boot(await self.starting.wait_ready(instance, claim), info.boot_id)
         return check_boot(await self.ready(instance, claim, asked), boot_id)
 
     def handshake(self, taken: Assignment | Instance, request: SandboxRequest) -> wire.Claim:

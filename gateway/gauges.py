@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gateway.roster import Roster
 
 Labels = TypeVar("Labels", bound=tuple[str, ...])
+Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
 
 TENANTS_MAX = 50
 """Tenants with series of their own: those that wait most; the others are summed up as `OTHER`. A page
@@ -76,44 +77,11 @@ class State:
         yield _family("sandman_pool_broken", text, ["pool"], broken)
 
 
-class Outcomes:
-    """What became of allocations."""
-
-    def __init__(self, counts: Mapping[tuple[str, str, str], int]) -> None:
-        self._counts = counts
-
-    def collect(self) -> Iterator[Metric]:
-        """Prometheus asks."""
-        yield _counter(
-            "sandman_allocations",
-            "Allocations that are over, by pool, tier and outcome.",
-            ["pool", "tier", "outcome"],
-            self._counts,
-        )
-
-
-class Ends:
-    """Sandboxes that have ended."""
-
-    def __init__(self, counts: Mapping[tuple[str, str], int]) -> None:
-        self._counts = counts
-
-    def collect(self) -> Iterator[Metric]:
-        """Prometheus asks."""
-        yield _counter(
-            "sandman_ended",
-            "Sandboxes that have ended, by reason and cause; told by the allocator alone.",
-            ["reason", "cause"],
-            self._counts,
-        )
-
-
 class Attachments:
-    """Attachments to users' workloads: what is there, and what has ended."""
+    """Attachments to users' workloads that there are."""
 
-    def __init__(self, attached: Attached, ended: Mapping[tuple[str, str], int]) -> None:
+    def __init__(self, attached: Attached) -> None:
         self._attached = attached
-        self._ended = ended
 
     def collect(self) -> Iterator[Metric]:
         """Prometheus asks."""
@@ -127,37 +95,28 @@ class Attachments:
             "Attachments to workloads that there are.",
             len(self._attached.attachments()),
         )
-        yield _counter(
-            "sandman_attachments_ended",
-            "Attachments that have ended, by reason and cause; told by the allocator alone.",
-            ["reason", "cause"],
-            self._ended,
-        )
 
 
-class Writes:
-    """Writes to the API server."""
+class Counts(Generic[Labels]):
+    """Counters that are kept elsewhere.
+
+    Args:
+        name: of the metric.
+        text: what it counts.
+        labels: their names.
+        read: the counts, by the labels' values.
+    """
 
     def __init__(
-        self, writes: Mapping[tuple[str, str, str], int], claim_writes: Mapping[str, int]
+        self, name: str, text: str, labels: list[str], read: Callable[[], Mapping[Labels, int]]
     ) -> None:
-        self._writes = writes
-        self._claim_writes = claim_writes
+        self._family = (name, text, labels)
+        self._read = read
 
     def collect(self) -> Iterator[Metric]:
         """Prometheus asks."""
-        yield _counter(
-            "sandman_api_writes",
-            "Writes to the API server, by verb, resource and status.",
-            ["verb", "resource", "status"],
-            self._writes,
-        )
-        yield _counter(
-            "sandman_claim_writes",
-            "Writes to the API server that callers wait for, by tier.",
-            ["tier"],
-            {(tier,): count for tier, count in self._claim_writes.items()},
-        )
+        name, text, labels = self._family
+        yield _filled(CounterMetricFamily(name, text, labels=labels), self._read())
 
 
 class Queue:
@@ -201,20 +160,14 @@ def summed(waiting: Iterable[tuple[str, float]]) -> tuple[dict[str, int], dict[s
 def _family(
     name: str, text: str, labels: list[str], values: Mapping[Labels, float]
 ) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=labels)
-    for key, value in sorted(values.items()):
-        family.add_metric(key, value)
-    return family
+    return _filled(GaugeMetricFamily(name, text, labels=labels), values)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, value=value)
 
 
-def _counter(
-    name: str, text: str, labels: list[str], values: Mapping[Labels, float]
-) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, text, labels=labels)
+def _filled(family: Family, values: Mapping[Labels, float]) -> Family:
     for key, value in sorted(values.items()):
         family.add_metric(key, value)
     return family

@@ -105,8 +105,11 @@ class Losses:
             return False
         if now is None or now.uid != instance.uid:
             return True
-        if now.ending is not None:
+        if now.ending is not None and self._registry.get(now.uid) is not None:
             self._registry.put(now)
+        elif now.ending is not None:
+            # The watch has seen it go by now, or has yet to tell of it: it is not ours to put in.
+            self._registry.remember(now, now.ending)
         return False
 
 

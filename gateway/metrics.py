@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gateway.attached import Attached
+    from gateway.gauges import Labels
     from gateway.model import Ready
     from gateway.pool import Pool
     from gateway.roster import Roster
@@ -64,28 +65,43 @@ class Metrics:
     def _histogram(self, name: str, text: str) -> prometheus.Histogram:
         return prometheus.Histogram(name, text, ["tier"], buckets=SECONDS, registry=self._registry)
 
+    def _count(
+        self, name: str, text: str, labels: list[str], read: Callable[[], Mapping[Labels, int]]
+    ) -> None:
+        self._registry.register(gauges.Counts(name, text, labels, read))
+
     def watch_sockets(self, count: Callable[[], int]) -> None:
         """Ask this for how many WebSockets there are."""
         self._sockets.set_function(count)
 
     def watch_pool(self, pool: Pool) -> None:
         """Ask this for what became of allocations and who waits."""
-        self._registry.register(gauges.Outcomes(pool.outcomes.counts))
+        text = "Allocations that are over, by pool, tier and outcome."
+        self._count(
+            "sandman_allocations", text, ["pool", "tier", "outcome"], lambda: pool.outcomes.counts
+        )
         self._tenants.register(gauges.Queue(pool.waiting))
 
     def watch_writes(
         self, writes: Counter[tuple[str, str, str]], claim_writes: Counter[str]
     ) -> None:
         """Show these counts of writes to the API server: by verb, resource and status; by tier."""
-        self._registry.register(gauges.Writes(writes, claim_writes))
+        text = "Writes to the API server, by verb, resource and status."
+        self._count("sandman_api_writes", text, ["verb", "resource", "status"], lambda: writes)
+        text = "Writes to the API server that callers wait for, by tier."
+        by_tier = lambda: {(tier,): count for tier, count in claim_writes.items()}  # noqa: E731
+        self._count("sandman_claim_writes", text, ["tier"], by_tier)
 
     def watch_ends(self, counts: Mapping[tuple[str, str], int]) -> None:
         """Read from this how many sandboxes ended, by reason and cause."""
-        self._registry.register(gauges.Ends(counts))
+        text = "Sandboxes that have ended, by reason and cause; told by the allocator alone."
+        self._count("sandman_ended", text, ["reason", "cause"], lambda: counts)
 
     def watch_attachments(self, attached: Attached, ended: Mapping[tuple[str, str], int]) -> None:
         """Show how many there are, and how many ended, by reason and cause."""
-        self._registry.register(gauges.Attachments(attached, ended))
+        self._registry.register(gauges.Attachments(attached))
+        text = "Attachments that have ended, by reason and cause; told by the allocator alone."
+        self._count("sandman_attachments_ended", text, ["reason", "cause"], lambda: ended)
 
     def allocated(self, made: Ready) -> None:
         """A sandbox was handed over."""

@@ -136,8 +136,8 @@ class Pool:
                 return outcome.made(await self._allocate(want))
             async with self._keys.alone(want.key, want.deadline):
                 old = self.made_before(want)
-                made = self._allocate(want) if old is None else self.again(old, want)
-                return outcome.made(await made)
+                made = None if old is None else await self.again(old, want)
+                return outcome.made(made or await self._allocate(want))
 
     def counted(self, want: Want) -> AbstractContextManager[Outcome]:
         """Count what becomes of this want in the block."""
@@ -344,9 +344,9 @@ class Pool:
         """Whether a living sandbox has this value of the key label."""
         return self._fulfilment.made_before(label) is not None
 
-    async def again(self, made: Instance, want: Want, *, at_least_s: float = 0.0) -> Ready:
+    async def again(self, made: Instance, want: Want, *, at_least_s: float = 0.0) -> Ready | None:
         """The sandbox that this key made before; finishes its handshake if nobody did, within `wait_s` or
-        this many seconds."""
+        this many seconds. None where it was half prepared: it is deleted then, and another may be made."""
         claim = self._fulfilment.handshake(made, want.request)
         with trio.CancelScope(deadline=max(want.deadline, want.arrived + at_least_s)):
             if want.request.prepare and made.prepared != want.prepared:
@@ -356,7 +356,7 @@ class Pool:
                 if met.claim_id is None:
                     # Whoever began it is gone, and steps are not done twice.
                     await self._fulfilment.give_up(made)
-                    return await self._allocate(want)
+                    return None
             try:
                 info = await self._fulfilment.ready(made, claim, want.request.resources)
             except NotResizedError as error:

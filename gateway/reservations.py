@@ -107,6 +107,10 @@ class Reservations:
         self._shares = shares
         self._wall = wall
         self._held: dict[str, _Held] = {}
+        self._arriving: Counter[str] = Counter()
+        """By tenant, how many are being written: they count as if they were."""
+        self._ended: set[str] = set()
+        """Ids that ended since the reading that is under way began: it may tell of them still."""
         self._read_at: float | None = None
         self._wake = trio.Event()
 
@@ -132,16 +136,24 @@ class Reservations:
         if key is not None:
             given = key_label(reservation.tenant, key)[:ID_CHARS]
         wanted = dataclasses.replace(reservation, id=given)
-        if given not in self._held and len(self._of(wanted.tenant)) >= reserving.TENANT_MAX:
-            raise QuotaError(
-                f"a tenant may have {reserving.TENANT_MAX} reservations", retry_after=5.0
-            )
-        kept = await self._store.create(wanted)
+        kept = await self._write(wanted)
         if not kept.is_same(wanted):
             raise ConflictError("this Idempotency-Key was used with another reservation")
         held = self._held.setdefault(given, _Held(kept))
         self._wake.set()
         return held.reservation
+
+    async def _write(self, wanted: Reservation) -> Reservation:
+        there = len(self._of(wanted.tenant)) + self._arriving[wanted.tenant]
+        if wanted.id not in self._held and there >= reserving.TENANT_MAX:
+            raise QuotaError(
+                f"a tenant may have {reserving.TENANT_MAX} reservations", retry_after=5.0
+            )
+        self._arriving[wanted.tenant] += 1
+        try:
+            return await self._store.create(wanted)
+        finally:
+            self._arriving -= Counter([wanted.tenant])
 
     def get(self, tenant: str, reservation: str) -> tuple[Reservation, Progress]:
         """One of the tenant's, and how far it is.
@@ -222,6 +234,8 @@ class Reservations:
         now, ready = self._wall(), self._ready()
         for held in list(self._held.values()):
             reservation = held.reservation
+            if self._held.get(reservation.id) is not held:
+                continue  # it ended while another one did
             if now >= reservation.until or self._shares(reservation.key_id) is None:
                 await self._end(held)
                 continue
@@ -238,12 +252,13 @@ class Reservations:
         if self._read_at is not None and now - self._read_at < READ_EVERY_S:
             return
         known = set(self._held)
+        self._ended.clear()
         kept = {one.id: one for one in await self._store.list()}
-        for gone in known - set(kept):
+        for gone in known - set(kept) - self._ended:
             _cancel(self._held.pop(gone))
         living = Counter(one.reservation for one in self._leased())
         for name, reservation in kept.items():
-            if name not in self._held:
+            if name not in self._held and name not in self._ended:
                 # The last words of the allocator before may be missing.
                 used = min(reservation.count, max(reservation.used, living[name]))
                 self._held[name] = _Held(dataclasses.replace(reservation, used=used))
@@ -305,8 +320,9 @@ class Reservations:
     async def _end(self, held: _Held) -> None:
         await self._store.delete(held.reservation)
         _cancel(held)
-        self._held.pop(held.reservation.id, None)
         name = held.reservation.id
+        self._held.pop(name, None)
+        self._ended.add(name)
         await self._release(
             one for one in self._reserved() if one.reservation == name and one.prepared
         )

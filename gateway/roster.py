@@ -89,6 +89,7 @@ class Roster:
                     del self._nodes[name]
                 self.open_nodes = sum(self._nodes.values()) if self._nodes else None
                 self._note_node(name, lost=lost)
+                self._forget_node(name)
             case providers.Synced():
                 self.synced.set()
         return None
@@ -250,6 +251,13 @@ class Roster:
         else:
             self.lost_nodes.pop(name, None)
 
+    def _forget_node(self, name: str) -> None:
+        """Of a node that is no more nothing is kept but for the sake of its pods."""
+        is_gone = name in self.lost_nodes and name not in self._nodes
+        if is_gone and all(one.node != name for one in self.registry.all()):
+            del self.lost_nodes[name]
+            self.allocation.images.gone(name)
+
     def _note_hold(self, instance: Instance) -> None:
         if instance.hold is None or instance.deleting:
             self.held.pop(instance.uid, None)
@@ -258,9 +266,12 @@ class Roster:
 
     def _gone(self, uid: str, ending: Ending) -> None:
         self.held.pop(uid, None)
-        if (instance := self.registry.get(uid)) is not None:
+        instance = self.registry.get(uid)
+        if instance is not None:
             self.breaker.gone(instance)
         self.registry.remove(uid, ending)
+        if instance is not None and instance.node is not None:
+            self._forget_node(instance.node)
         self.ledger.forget(uid)
         self.allocation.forget(uid)
         self._boots.pop(uid, None)

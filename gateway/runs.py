@@ -1,4 +1,5 @@
-"""Heartbeats of runs: one Lease object for each tenant and run in Sandman's namespace, one small write each.
+"""Heartbeats of runs: one Lease object for each tenant and run in the first sandbox namespace, one small write
+each. Not beside the allocator's lock: the right to delete there could not be kept from that.
 
 That a Lease changes is what counts, and when this replica sees it: no time in it is compared with anything.
 """
@@ -57,7 +58,7 @@ class Runs:
 
     Args:
         api: the API server.
-        namespace: Sandman's own.
+        namespace: where the Leases are.
         ledger: is told of heartbeats, on trio's clock.
         wall: the time of day, written for people.
         attached: attachments to workloads, which keep the Leases of their runs, too.

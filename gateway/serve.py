@@ -100,11 +100,12 @@ class Gateway:
         self.refill = Refill(self.roster, provider, lambda: self.election.is_leader)
         self.pool = Pool(self.roster, fulfilment, self.upstream, settings)
         self.desk = Desk(self.pool, lambda: self.election.is_leader)
+        first = settings.sandbox_namespaces[0]
         self.attached = Attached(self.roster.ledger, wall, keep_ended=settings.keep_ended)
         access = Access(api)
         self.attacher = Attacher(
             self.attached,
-            Attachments(api, settings.namespace),
+            Attachments(api, first),
             access,
             self.upstream,
             settings,
@@ -124,11 +125,7 @@ class Gateway:
         )
         self.keeper = Keeper(self.roster, self.upstream, provider, wall)
         self.runs = Runs(
-            api,
-            settings.namespace,
-            self.roster.ledger,
-            lambda: datetime.now(UTC),
-            self.attached.registry.all,
+            api, first, self.roster.ledger, lambda: datetime.now(UTC), self.attached.registry.all
         )
         self.detaching = Detaching(
             self.attacher,
@@ -157,11 +154,12 @@ class Gateway:
         )
         releaser = Releaser(self.registry, provider, wall)
         self.reservations = Reservations(
-            LeaseReservations(api, settings.sandbox_namespaces[0]),
+            LeaseReservations(api, first),
             self.pool,
             self.roster,
             releaser,
-            is_leader=lambda: self.election.is_leader,
+            # Before the API keys were read, each reservation's would seem to be gone.
+            is_leader=lambda: self.election.is_leader and self.credentials.told.is_set(),
             shares=self._share,
             wall=wall,
         )
@@ -206,6 +204,7 @@ class Gateway:
             for name, is_there in (
                 ("the list of pods", self.roster.synced.is_set()),
                 ("the signing keys", self.credentials.ready.is_set()),
+                ("the API keys", self.credentials.told.is_set()),
             )
             if not is_there
         ]
@@ -236,7 +235,7 @@ class Gateway:
                 following.follow,
                 self._api,
                 self.attached,
-                self._settings.namespace,
+                self._settings.sandbox_namespaces[0],
                 self._settings.workload_namespaces,
             )
             support.start_soon(self.detaching.run, lambda: self.election.is_leader)

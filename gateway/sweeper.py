@@ -136,11 +136,13 @@ class Sweeper:
         asked = [one for one in suspects if self._verdict(one, since) is Verdict.ASK]
         await _each(asked, self._ask, ASKS_AT_ONCE)
         lapsed = [one for one in suspects if self._verdict(one, since) is Verdict.LAPSED]
-        await self._confirm(lapsed)
+        confirmed = await self._confirm(lapsed)
         due = []
         for one in suspects:
-            ending = leases.ending(one, self._verdict(one, since))
-            if ending is not None:
+            verdict = self._verdict(one, since)
+            ending = leases.ending(one, verdict)
+            is_doubtful = verdict is Verdict.LAPSED and _beats_of(one) not in confirmed
+            if ending is not None and not is_doubtful:
                 due.append(Due(one, ending))
         await self._end(due)
 
@@ -162,14 +164,18 @@ class Sweeper:
         self._ledger.heard(one.uid, asked, trio.current_time(), activity)
         return True
 
-    async def _confirm(self, lapsed: Iterable[Instance]) -> None:
-        """Before a run's sandboxes go its heartbeat is looked for at its source."""
-        keys = {
-            RunKey(one.tenant, one.run)
-            for one in lapsed
-            if one.terms.of_run and one.tenant is not None and one.run is not None
-        }
-        await _each(keys, self._runs.confirm, ASKS_AT_ONCE)
+    async def _confirm(self, lapsed: Iterable[Instance]) -> set[RunKey | None]:
+        """Before a run's sandboxes go its heartbeat is looked for at its source; of which runs it was, and
+        None, for sandboxes that live by no run."""
+        confirmed: set[RunKey | None] = {None}
+
+        async def look(key: RunKey) -> None:
+            await self._runs.confirm(key)
+            confirmed.add(key)
+
+        keys = {key for key in map(_beats_of, lapsed) if key is not None}
+        await _each(keys, look, ASKS_AT_ONCE)
+        return confirmed
 
     # --- nodes ---
 
@@ -266,6 +272,13 @@ class Sweeper:
 
 def _is_held(one: Instance) -> bool:
     return one.state == names.STATE_LEASED and one.ending is None and not one.deleting
+
+
+def _beats_of(one: Instance) -> RunKey | None:
+    """The run by whose heartbeats it lives, if it does."""
+    if not one.terms.of_run or one.tenant is None or one.run is None:
+        return None
+    return RunKey(one.tenant, one.run)
 
 
 async def _each(items: Iterable[T], work: Callable[[T], Awaitable[object]], at_once: int) -> None:

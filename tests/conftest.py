@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import structlog
 from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
@@ -12,6 +13,12 @@ if TYPE_CHECKING:
 
 TOGETHER = ("tests/cluster/", "tests/conformance/", "tests/runc/")
 """There is one cluster, and the daemons under runc are shared: each of these goes to one worker, in order."""
+
+
+# What a service logs before it is configured. By default a traceback is painted with all local variables, which
+# takes a second of the processor, and on a busy machine holds up whatever runs in the same loop for many.
+PLAIN = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+structlog.configure(processors=[*structlog.get_config()["processors"][:-1], PLAIN])
 
 
 class Scheduling(LoadScopeScheduling):

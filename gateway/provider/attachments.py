@@ -192,7 +192,7 @@ class Attachments:
 
     Args:
         api: the API server.
-        namespace: Sandman's own, where the Leases are.
+        namespace: where the Leases are, Sandman's first for sandboxes.
     """
 
     def __init__(self, api: kube.Kube, namespace: str) -> None:

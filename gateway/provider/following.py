@@ -52,7 +52,7 @@ async def follow(api: kube.Kube, state: State, own: str, namespaces: tuple[str, 
     Args:
         api: the API server.
         state: is told.
-        own: Sandman's namespace, where the Leases are.
+        own: where the Leases are, Sandman's first namespace for sandboxes.
         namespaces: those with workloads.
     """
     async with trio.open_nursery() as nursery:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from gateway import steps
+from gateway.leases import number
 from gateway.provider.kubernetes import translate
 from gateway.provider.pods import load_object
 from gateway.reserving import Reservation
@@ -71,7 +72,7 @@ class LeaseReservations:
         for lease in listing.items:
             try:
                 found.append(read(lease))
-            except (SandmanError, ValueError, KeyError, TypeError) as error:
+            except (SandmanError, ValueError, KeyError, TypeError, OverflowError) as error:
                 log.warning(
                     "a reservation cannot be read", lease=lease.metadata.name, error=str(error)
                 )
@@ -151,7 +152,7 @@ def read(lease: kube.Lease) -> Reservation:
     """The reservation in a Lease.
 
     Raises:
-        SandmanError, ValueError, KeyError, TypeError: somebody broke it.
+        SandmanError, ValueError, KeyError, TypeError, OverflowError: somebody broke it.
     """
     meta = lease.metadata
     kept: Mapping[str, Any] = load_object(meta.annotation(names.ANNOTATION_REQUEST))
@@ -162,9 +163,17 @@ def read(lease: kube.Lease) -> Reservation:
         image=str(kept["image"]),
         pool=str(kept["pool"]),
         count=int(kept["count"]),
-        until=float(kept["until"]),
-        created_at=float(kept["created_at"]),
+        until=_moment(kept["until"]),
+        created_at=_moment(kept["created_at"]),
         steps=steps.parse(kept["prepare"]),
         run=None if kept["run"] is None else str(kept["run"]),
         used=int(meta.annotation(names.ANNOTATION_USED, "0")),
     )
+
+
+def _moment(value: object) -> float:
+    """Seconds since the epoch that can be told as a date, and are over some day."""
+    moment = number(value)
+    if moment is None:
+        raise ValueError("not a moment")
+    return moment

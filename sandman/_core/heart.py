@@ -164,8 +164,10 @@ class Heart:
         call.patience_s = call.silence_s = max(1.0, run.pause_s)
         try:
             answer = transport.json(call)
-        except SandmanError as error:
-            logger.warning("the heartbeat of run %s failed: %s", name, error)
+        except Exception as error:
+            # Of a fault of ours the log tells all; the sandboxes must not pay for it.
+            trace = not isinstance(error, SandmanError)
+            logger.warning("the heartbeat of run %s failed: %s", name, error, exc_info=trace)
             run.due = time.monotonic() + min(AGAIN_S, run.pause_s)
             return
         run.due = began + run.pause_s

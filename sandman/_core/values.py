@@ -33,13 +33,28 @@ class Resources(TypedDict, total=False):
     memory: str | int
 
 
+class _Told:
+    """What the gateway says, as a JSON object."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, object]) -> Self:
+        """Parse; members that this version does not know are passed over."""
+        known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        values = {
+            name: value for name, value in body.items() if name in known and value is not None
+        }
+        return cls(**values)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxInfo:
+class SandboxInfo(_Told):
     """A sandbox as the gateway describes it; None: not told. Times are RFC 3339 texts, UTC.
 
     `tier` is `warm`, `swap` or `cold`; `state` is `ready`, `ending` or `ended`, then `ended` has
     `reason`, `detail` and `at`. `token` is good for this sandbox alone and comes with the creation only.
-    `timings` are in milliseconds. `resources` are the most that it may use, as Kubernetes writes them.
+    `resources` are the most that it may use, as Kubernetes writes them.
     `timings` are in milliseconds. `expires_at`: when it ends unless it is renewed; `lease` holds `ttl_s`, `idle_s`,
     `max_s` and whether it is the `run`'s.
     """
@@ -63,18 +78,9 @@ class SandboxInfo:
     timings: Mapping[str, float] = dataclasses.field(default_factory=dict)
     ended: Mapping[str, object] | None = None
 
-    @classmethod
-    def from_json(cls, body: Mapping[str, object]) -> Self:
-        """Parse; members that this version does not know are passed over."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        values = {
-            name: value for name, value in body.items() if name in known and value is not None
-        }
-        return cls(**values)  # type: ignore[arg-type]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PoolInfo:
+class PoolInfo(_Told):
     """A pool with its counts of placeholders: free now, leased now, prepared ahead, wanted free; `max` of
     all together.
 
@@ -96,18 +102,9 @@ class PoolInfo:
     node_class: str | None = None
     broken: str | None = None
 
-    @classmethod
-    def from_json(cls, body: Mapping[str, object]) -> Self:
-        """Parse; members that this version does not know are passed over."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        values = {
-            name: value for name, value in body.items() if name in known and value is not None
-        }
-        return cls(**values)  # type: ignore[arg-type]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ReservationInfo:
+class ReservationInfo(_Told):
     """A reservation as the gateway describes it. Times are RFC 3339 texts, UTC.
 
     `state` is `preparing`, `ready` or `failed`. Of `count` sandboxes so many are `ready`, `preparing` now and
@@ -127,15 +124,6 @@ class ReservationInfo:
     failures: Sequence[Mapping[str, object]] = ()
     created_at: str | None = None
     until: str | None = None
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, object]) -> Self:
-        """Parse; members that this version does not know are passed over."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        values = {
-            name: value for name, value in body.items() if name in known and value is not None
-        }
-        return cls(**values)  # type: ignore[arg-type]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

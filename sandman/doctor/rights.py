@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 ACCOUNT = f"system:serviceaccount:{names.SYSTEM_NAMESPACE}:"
 NEARLY = 0.9
 """Of a quota: from there on a burst will not find room."""
-_IN_POOLS = tuple(("pods", verb) for verb in ("create", "delete", "get", "list", "patch", "watch"))
+_LEASES = "leases.coordination.k8s.io"
+_IN_POOLS = tuple(
+    (what, verb)
+    for what in ("pods", _LEASES)
+    for verb in ("create", "delete", "get", "list", "patch", "watch")
+)
 _IN_SYSTEM = (
-    *(
-        ("leases.coordination.k8s.io", verb)
-        for verb in ("create", "delete", "get", "list", "patch", "watch")
-    ),
+    (_LEASES, "create"),
+    *((f"{_LEASES}/{names.ALLOCATOR_LEASE}", verb) for verb in ("get", "patch")),
     (f"secrets/{names.KEYS_SECRET}", "get"),
     (f"secrets/{names.API_KEYS_SECRET}", "get"),
 )

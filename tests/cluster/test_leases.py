@@ -48,7 +48,7 @@ def test_lease(outcomes, name):
 
 def leases(deployed, run: str) -> list[str]:
     query = ("get", "leases", "-l", f"{names.LABEL_RUN}={run}", "-o", "name")
-    return faults.system(deployed, *query).split()
+    return deployed.kubectl(*query).split()
 
 
 @CASES.add

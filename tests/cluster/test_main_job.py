@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import ssl
 import subprocess
 import time
@@ -27,6 +29,7 @@ from sandman.errors import (
 )
 from tests.cluster import bench
 from tests.cluster.bed import kubectl
+from tests.stopwatch import Stopwatch
 
 
 @pytest.fixture(autouse=True)
@@ -157,14 +160,18 @@ async def test_the_same_key_through_both_replicas_is_one_sandbox(sandman):
 
 
 def pid_of_first_process(deployed, pod: str) -> int:
-    """The host's pid of the sandbox's PID 1, found by its cgroup."""
+    """The host's pid of the sandbox's PID 1, found by its cgroup and its number within."""
     uid = json.loads(deployed.kubectl("get", "pod", pod, "-o", "json"))["metadata"]["uid"]
     found = subprocess.run(
         ["pgrep", "-f", "/.sandman/app"], capture_output=True, text=True, check=True
     )
     for pid in map(int, found.stdout.split()):
-        if uid in Path(f"/proc/{pid}/cgroup").read_text():
-            return pid
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # another's, gone by now
+            [within] = re.findall(
+                r"^NSpid:.*\t(\d+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE
+            )
+            if within == "1" and uid in Path(f"/proc/{pid}/cgroup").read_text():
+                return pid
     raise AssertionError(f"no first process of {pod}")
 
 
@@ -176,13 +183,13 @@ async def test_killing_pid_1_during_a_command_is_a_typed_error_and_final(sandman
             async for _ in stream:
                 break
             subprocess.run(["kill", "-9", str(pid_of_first_process(sandman, pod))], check=True)
-            killed = trio.current_time()
+            watch = Stopwatch()
             with pytest.raises(DiedError) as caught:
                 async for _ in stream:
                     pass
-        took = trio.current_time() - killed
-        print(f"typed after {took:.2f} s")
-        assert took < 5
+        print(f"typed after {watch.all_seconds():.2f} s")
+        # Not the ten seconds that the gateway asks for: what the kubelet waited for a processor is no fault.
+        assert watch.seconds() < 5
         assert caught.value.cause == "sandbox"
         document = json.loads(sandman.kubectl("get", "pod", pod, "-o", "json"))
         assert document["status"]["phase"] == "Failed"

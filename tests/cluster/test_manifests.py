@@ -39,13 +39,11 @@ GATEWAY_MAY: list[Right] = [
     *[(verb, "deployments.apps", SANDBOXES, "") for verb in ("get", "list", "watch", "patch")],
     *[
         (verb, "leases.coordination.k8s.io", SANDBOXES, "")
-        for verb in ("list", "create", "patch", "delete")
+        for verb in ("get", "list", "watch", "create", "patch", "delete")
     ],
     ("patch", "deployments.apps/scale", SANDBOXES, ""),
     *[(verb, "nodes", "", "") for verb in ("get", "list", "watch")],
     *[(verb, "leases.coordination.k8s.io", SYSTEM, names.ALLOCATOR_LEASE) for verb in ("get", "patch")],
-    # Of runs, whose names nobody foresees.
-    *[(verb, "leases.coordination.k8s.io", SYSTEM, "another") for verb in ("get", "patch", "delete")],
     ("create", "leases.coordination.k8s.io", SYSTEM, ""),
     *[
         (verb, "secrets", SYSTEM, name)
@@ -72,7 +70,10 @@ GATEWAY_MAY_NOT: list[Right] = [
     ("update", "secrets", SYSTEM, names.KEYS_SECRET),
     ("update", "secrets", SYSTEM, names.API_KEYS_SECRET),
     ("create", "secrets", SYSTEM, ""),
-    ("update", "leases.coordination.k8s.io", SYSTEM, names.ALLOCATOR_LEASE),
+    *[(verb, "leases.coordination.k8s.io", SYSTEM, names.ALLOCATOR_LEASE) for verb in ("update", "delete")],
+    *[(verb, "leases.coordination.k8s.io", SYSTEM, "another") for verb in ("get", "patch", "delete")],
+    *[(verb, "leases.coordination.k8s.io", SYSTEM, "") for verb in ("list", "watch", "deletecollection")],
+    *[(verb, "leases.coordination.k8s.io", SANDBOXES, "") for verb in ("update", "deletecollection")],
     ("patch", "leases.coordination.k8s.io", "kube-system", "another"),
     ("patch", "nodes", "", ""),
     ("create", "serviceaccounts/token", SYSTEM, ""),

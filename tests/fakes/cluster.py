@@ -6,20 +6,17 @@ free fails, a name is made once), and time in it is trio's, so that tests may ow
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import json
 import math
 from typing import TYPE_CHECKING
 
-import httpx
 import trio
 
 from gateway import leases, sizing
 from gateway.allocation import Allocation
 from gateway.config import Settings
-from gateway.daemons import LostError, NotListeningError
 from gateway.fulfilment import Fulfilment
 from gateway.model import NO_BOUNDS, Assignment, Bounds, Broken, Ending, Instance, PoolSpec
 from gateway.pool import Pool
@@ -36,11 +33,10 @@ from gateway.provider import (
 from gateway.registry import Registry
 from gateway.roster import Roster
 from sandman import names, wire
-from sandman.errors import BadRequestError, DeletedError, QuotaError
+from sandman.errors import DeletedError, QuotaError
 from sandman.version import __version__
-
-if TYPE_CHECKING:
-    from gateway.reserving import Reservation
+from tests.fakes.pod_daemons import Daemons
+from tests.fakes.store import FakeStore
 
 if TYPE_CHECKING:
     from gateway.leases import Activity
@@ -54,37 +50,7 @@ RESIZE_S = 0.7
 PULLS = {"image_not_found": "missing", "image_denied": "denied", "image_pull": "throttled"}
 
 
-class FakeStore:
-    """Reservations that outlive a gateway. `faults` are raised by the next calls, one each."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, Reservation] = {}
-        self.faults: list[Exception] = []
-
-    async def _call(self) -> None:
-        await trio.lowlevel.checkpoint()
-        if self.faults:
-            raise self.faults.pop(0)
-
-    async def create(self, reservation: Reservation) -> Reservation:
-        await self._call()
-        return self.kept.setdefault(reservation.id, reservation)
-
-    async def list(self) -> list[Reservation]:
-        await self._call()
-        return list(self.kept.values())
-
-    async def set_used(self, reservation: Reservation) -> None:
-        await self._call()
-        if reservation.id in self.kept:
-            self.kept[reservation.id] = reservation
-
-    async def delete(self, reservation: Reservation) -> None:
-        await self._call()
-        self.kept.pop(reservation.id, None)
-
-
-class FakeCluster:
+class FakeCluster(Daemons):
     """Provider and daemons in one.
 
     `slow_writes` makes each write take that long, before (`write_before`) or after it took effect,
@@ -364,62 +330,7 @@ class FakeCluster:
             return None
         return Ending(reason, f"image {instance.image}", facts={"pull": PULLS[reason]})
 
-    # --- Daemons ---
-
-    async def info(self, instance: Instance) -> wire.Info:
-        await trio.lowlevel.checkpoint()
-        self._answers(instance)
-        claim_id = self.claims.get(instance.uid)
-        info = wire.Info(self.boots[instance.uid], self.version, claim_id)
-        activity = self.activity.get(instance.uid)
-        return info if activity is None else info._replace(**activity._asdict())
-
-    async def renew_daemon(self, instance: Instance, ttl_s: float, *, asked: bool) -> None:
-        await trio.lowlevel.checkpoint()
-        self._answers(instance)
-        if self.knows_no_leases and asked:
-            raise BadRequestError("unknown field asked", field="asked")
-        self.told.append((instance.name, ttl_s, asked))
-
-    async def claim_daemon(self, instance: Instance, claim: wire.Claim) -> wire.Info:
-        await trio.lowlevel.checkpoint()
-        self._answers(instance)
-        boot = self.boots[instance.uid]
-        if boot == claim.previous_boot_id:
-            raise NotListeningError(boot)
-        if self.knows_no_leases and claim.lease is not None:
-            raise BadRequestError("unknown field lease", field="lease")
-        assert self.claims.setdefault(instance.uid, claim.claim_id) == claim.claim_id
-        self.leases.setdefault(instance.uid, []).append(claim.lease)
-        return wire.Info(boot, self.version, claim.claim_id)
-
-    @contextlib.asynccontextmanager
-    async def open(self, instance: Instance, method: str, path: str, headers, content):
-        body = content
-        await trio.sleep(self.call_s)
-        with contextlib.suppress(NotListeningError):
-            self._answers(instance)
-            assert self.claims.get(instance.uid) is None, "prepared after the claim"
-            assert dict(headers)[b"Sandman-Boot-Id"].decode() == self.boots[instance.uid]
-            self.calls.append((instance.name, method, path, body))
-            status, data = self.answer(instance, path, body)
-            yield httpx.Response(status, stream=Whole(data))
-            return
-        raise LostError("no connection", sent=False)
-
     # --- inside ---
-
-    def _answers(self, instance: Instance) -> None:
-        if (
-            instance.uid in self.silent
-            or instance.uid not in self.pods
-            or trio.current_time() < self.up_at[instance.uid]
-        ):
-            raise NotListeningError(instance.name)
-
-    def _boot(self, uid: str, up_in: float) -> None:
-        self.boots[uid] = f"boot-{next(self._count)}"
-        self.up_at[uid] = trio.current_time() + up_in
 
     def _put(self, pod: Instance) -> Instance:
         self.pods[pod.uid] = pod
@@ -443,21 +354,6 @@ class FakeCluster:
             previous_boot_id=assignment.previous_boot_id, request=assignment.request,
             expires_at=assignment.expires_at, terms=assignment.terms,
         )  # fmt: skip
-
-
-class Whole(httpx.AsyncByteStream):
-    """An answer's body in one piece. No generator: there is nothing to close."""
-
-    def __init__(self, data: bytes) -> None:
-        self._pieces = [data]
-
-    def __aiter__(self):
-        return self
-
-    async def __anext__(self) -> bytes:
-        if not self._pieces:
-            raise StopAsyncIteration
-        return self._pieces.pop()
 
 
 class FakeDaemons:

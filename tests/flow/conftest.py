@@ -116,7 +116,7 @@ class Bed(SimpleNamespace):
 
     async def vetted(self, count: int) -> None:
         """Wait until so many placeholders may be claimed."""
-        with trio.fail_after(5):
+        with trio.fail_after(20):
             while f"sandman_free_vetted {count}.0" not in (await self.client.get("/metrics")).text:
                 await trio.sleep(0.02)
 
@@ -324,6 +324,9 @@ async def made_bed(
                 await one.vetted(1)
             yield one
             nursery.cancel_scope.cancel()
-        await trio.testing.wait_all_tasks_blocked(0.005)
-        assert not parts["registry"]._calls
-        assert all(entry.users == 0 for entry in parts["upstream"]._open.values())
+        # Nothing stays in use. What the pool does by itself, as to look at a placeholder, may be under way.
+        with trio.fail_after(10):
+            while parts["registry"]._calls or any(
+                entry.users for entry in parts["upstream"]._open.values()
+            ):
+                await trio.sleep(0.01)

@@ -79,7 +79,7 @@ async def test_an_answer_cut_in_the_middle_is_never_taken_for_whole(bed):
         gateway(
             cluster, bed.credentials, bed.settings, leader, bed.ca, authority=allocator.ca
         ) as address,
-        httpx.AsyncClient(base_url=f"https://{address}", verify=bed.trust) as client,
+        httpx.AsyncClient(base_url=f"https://{address}", verify=bed.trust, timeout=20) as client,
     ):  # fmt: skip
         with pytest.raises(httpx.RemoteProtocolError):
             await client.post("/v1/sandboxes", json={}, headers=bed.as_("acme"))

@@ -42,32 +42,35 @@ async def test_a_lease_is_shown_and_calls_and_renewals_keep_it(bed):
     # To look at it is no word.
     for look in ("", "/info", "/processes", "/sessions"):
         assert (await bed.client.get(path + look, headers=bed.as_("acme"))).status_code == 200
-    assert left(bed, made["id"]) < 29.8
+    quiet = left(bed, made["id"])
+    assert quiet < 29.8
     shown = (await bed.client.get(path, headers=bed.as_("acme"))).json()
     assert made["expires_at"] <= shown["expires_at"]
+    began = trio.current_time()
     ran = await post(bed, f"{path}/exec", {"argv": ["true"]})
     assert ran.status_code == 200
-    assert left(bed, made["id"]) > 29.8
+    assert left(bed, made["id"]) > quiet
     await trio.sleep(0.3)
+    quiet = left(bed, made["id"])
     renewed = await bed.client.post(
         f"{path}/renew", headers={"authorization": f"Bearer {made['token']}"}
     )
     assert (renewed.status_code, renewed.json()["id"]) == (200, made["id"])
     assert renewed.json()["expires_at"] > made["expires_at"]
-    assert left(bed, made["id"]) > 29.8
+    assert left(bed, made["id"]) > quiet
     # The daemon knows both, for whichever replica asks it.
     info = (await bed.client.get(f"{path}/info", headers=bed.as_("acme"))).json()
-    assert 0.0 <= info["renewed_s"] < info["used_s"] < 5.0
+    assert 0.0 <= info["renewed_s"] < info["used_s"] < trio.current_time() - began
     assert [write for write in bed.cluster.writes if write[0] == "renew"] == []
 
 
 async def test_renewals_by_others_or_after_the_end_are_refused(bed):
-    made = await bed.allocate(image=BASE, lease={"ttl_s": 30, "max_s": 0.5})
+    made = await bed.allocate(image=BASE, lease={"ttl_s": 30, "max_s": 4})
     path = f"/v1/sandboxes/{made['id']}/renew"
     assert (await post(bed, path, tenant="zeta")).status_code == 404
     assert (await post(bed, path)).status_code == 200
-    await trio.sleep(0.6)
-    late = await post(bed, path)
+    while (late := await post(bed, path)).status_code == 200:
+        await trio.sleep(0.1)
     assert (late.status_code, late.json()["reason"]) == (410, "expired")
     assert (await post(bed, "/v1/sandboxes/no-such-00000000/renew")).status_code == 404
 
@@ -77,12 +80,13 @@ async def test_a_heartbeat_is_for_the_runs_of_its_tenant_that_have_sandboxes(bed
     made = await bed.allocate(image=BASE, run="r1", lease=lease)
     assert made["lease"]["ttl_s"] == parse.RUN_TTL_S
     await trio.sleep(0.3)
-    assert left(bed, made["id"]) < parse.RUN_TTL_S - 0.2
+    before = left(bed, made["id"])
+    assert before < parse.RUN_TTL_S - 0.2
     for tenant, run, count in (("acme", "r1", 1), ("zeta", "r1", 0), ("acme", "r2", 0)):
         answer = await post(bed, f"/v1/runs/{run}/heartbeat", tenant=tenant)
         assert (answer.status_code, answer.json()) == (200, {"run": run, "sandboxes": count})
     assert bed.beats == [(RunKey("acme", "r1"), parse.RUN_TTL_S)]
-    assert left(bed, made["id"]) > parse.RUN_TTL_S - 0.2
+    assert left(bed, made["id"]) > before
     assert (await post(bed, "/v1/runs/r1/heartbeat", {"ttl_s": 60})).status_code == 200
     assert bed.beats[-1] == (RunKey("acme", "r1"), 60.0)
     token = {"authorization": f"Bearer {made['token']}"}

@@ -113,11 +113,14 @@ async def test_much_goes_up_and_comes_down(bed, inside, streamed):
     taken = [0]
 
     async def script(call) -> None:
-        size, left = len(call.early), SIZE
-        while size < left and not (streamed and call.early.endswith(b"0\r\n\r\n")):
+        # To the last byte, also of the chunks' framing: the kernel resets a connection that is closed
+        # with something unread, and what of the answer is not on its way by then is lost.
+        size, end = len(call.early), call.early[-5:]
+        while not end.endswith(b"0\r\n\r\n") if streamed else size < SIZE:
             more = await call.stream.receive_some()
+            assert more
             size += len(more)
-            call.early = bytes(more[-5:])
+            end = (end + more)[-5:]
         taken[0] = size
         await call.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % SIZE)
         for _ in range(SIZE // 1_000_000):

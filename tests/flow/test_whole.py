@@ -338,7 +338,7 @@ async def test_main_serves_the_cluster_of_the_environment_until_a_signal(
         monkeypatch.setattr(serve.kube, "load", lambda: link.target)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve.main, settings)
-            async with httpx.AsyncClient(verify=False) as client:
+            async with httpx.AsyncClient(verify=False, timeout=20) as client:
                 url = f"https://127.0.0.1:{settings.port}/readyz"
                 with trio.fail_after(10):
                     while True:

@@ -350,17 +350,24 @@ def test_only_the_webhook_may_write_keys() -> None:
 
 
 def test_only_the_gateway_may_write_leases() -> None:
-    """The names of runs' Leases and of reservations are not known beforehand, so that no rule can name them."""
+    """The names of runs' Leases and of reservations are not known beforehand, so that no rule can name them:
+    they are where the allocator's lock is not, which nobody needs to delete."""
     rights = [
-        (one.value["metadata"]["name"], one.value["metadata"].get("namespace"), set(rule["verbs"]))
+        (
+            one.value["metadata"]["name"],
+            one.value["metadata"].get("namespace"),
+            rule.get("resourceNames"),
+            set(rule["verbs"]),
+        )
         for one in ROLES
         for rule in one.value["rules"]
         if "leases" in rule["resources"]
     ]
-    verbs = {"list", "create", "patch", "delete"}
+    verbs = {"get", "list", "watch", "create", "patch", "delete"}
     assert rights == [
-        ("sandman-gateway", names.SYSTEM_NAMESPACE, verbs | {"get", "watch"}),
-        ("sandman-gateway", names.SANDBOX_NAMESPACE, verbs),
+        ("sandman-gateway", names.SYSTEM_NAMESPACE, [names.ALLOCATOR_LEASE], {"get", "patch"}),
+        ("sandman-gateway", names.SYSTEM_NAMESPACE, None, {"create"}),
+        ("sandman-gateway", names.SANDBOX_NAMESPACE, None, verbs),
     ]
 
 

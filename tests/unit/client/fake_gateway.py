@@ -8,143 +8,31 @@ contract allows: it does not notice callers who hang up while it allocates. Faul
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import hashlib
-import io
-import json
 import os
 import re
-import selectors
 import shutil
 import signal
 import socket
-import stat
-import subprocess
-import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote
 
 import h11
 
 from sandman import errors, names, wire
+from tests.unit.client.fake_connection import Connection, HangupError, Mute, Request
+from tests.unit.client.fake_sandbox import INSIDE, Inside
+from tests.unit.client.fake_streams import queued
 
 if TYPE_CHECKING:
     import ssl
+    import subprocess
 
 TOKEN = "smk_test_secret"
-
-
-@dataclasses.dataclass
-class Request:
-    """A request as it came in."""
-
-    method: str
-    target: str
-    headers: dict[str, str]
-    body: bytes = b""
-
-    @property
-    def path(self) -> str:
-        return urlsplit(self.target).path
-
-    @property
-    def query(self) -> dict[str, str]:
-        pairs = parse_qs(
-            urlsplit(self.target).query, keep_blank_values=True, errors="surrogateescape"
-        )
-        return {name: values[0] for name, values in pairs.items()}
-
-    def json(self) -> dict:
-        return json.loads(self.body)
-
-
-class HangupError(Exception):
-    """The connection is over."""
-
-
-class Connection:
-    """One caller's connection."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.h11 = h11.Connection(h11.SERVER)
-
-    def receive(self) -> Request | None:
-        event = self._event()
-        if not isinstance(event, h11.Request):
-            return None
-        headers = {name.decode(): value.decode() for name, value in event.headers}
-        request = Request(event.method.decode(), event.target.decode(), headers)
-        body = bytearray()
-        while not isinstance(event := self._event(), h11.EndOfMessage):
-            if not isinstance(event, h11.Data):
-                raise HangupError
-            body += event.data
-        request.body = bytes(body)
-        return request
-
-    def _event(self):
-        while (event := self.h11.next_event()) is h11.NEED_DATA:
-            try:
-                self.h11.receive_data(self.sock.recv(262144))
-            except OSError:
-                raise HangupError from None
-        return event
-
-    def send(self, event: h11.Event) -> None:
-        try:
-            self.sock.sendall(self.h11.send(event) or b"")
-        except OSError:
-            raise HangupError from None
-
-    def head(self, status: int, headers: Mapping[str, str]) -> None:
-        self.send(h11.Response(status_code=status, headers=list(headers.items())))
-
-    def answer(
-        self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None
-    ) -> None:
-        length = {} if status == 204 else {"content-length": str(len(body))}
-        self.head(status, {**length, **(headers or {})})
-        self.finish(body)
-
-    def json(self, status: int, document: object, headers: Mapping[str, str] | None = None) -> None:
-        kind = {"content-type": "application/json"}
-        self.answer(status, json.dumps(document).encode(), {**kind, **(headers or {})})
-
-    def problem(self, error: errors.SandmanError) -> None:
-        headers = {"content-type": names.MEDIA_PROBLEM}
-        if error.retry_after is not None:
-            headers["retry-after"] = str(int(error.retry_after))
-        body = json.dumps(error.problem()).encode()
-        self.head(error.status, {"content-length": str(len(body)), **headers})
-        self.finish(body)
-
-    def finish(self, body: bytes = b"") -> None:
-        is_head = self.h11.their_state is not None and self._is_head
-        if body and not is_head:
-            self.send(h11.Data(data=body))
-        self.send(h11.EndOfMessage())
-
-    _is_head = False
-
-    def frame(self, kind: int, payload: bytes | dict = b"") -> None:
-        data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-        self.send(h11.Data(data=wire.encode_frame(kind, data)))
-
-    def line(self, document: dict) -> None:
-        self.send(h11.Data(data=json.dumps(document).encode() + b"\n"))
-
-    def hung_up(self, wait_s: float) -> bool:
-        """Whether the caller goes away within that time."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.sock, selectors.EVENT_READ)
-            return bool(selector.select(wait_s))
-
 
 Action = Callable[["FakeGateway", Connection, Request], None]
 
@@ -215,20 +103,7 @@ def frames(*items: tuple[int, bytes | dict] | bytes | float, end: bool = True) -
     return action
 
 
-class Mute(Connection):
-    """Takes an answer and sends it nowhere."""
-
-    def __init__(self) -> None:
-        pass
-
-    def send(self, event: h11.Event) -> None:
-        pass
-
-    def finish(self, body: bytes = b"") -> None:
-        pass
-
-
-class FakeGateway:
+class FakeGateway(Inside):
     """The server; `with FakeGateway() as gateway`. What happened is in `requests` and `sandboxes`."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
@@ -242,8 +117,9 @@ class FakeGateway:
         self.connections = 0
         self.by_key: dict[str, str] = {}
         self.queue = 0
-        self.trouble: errors.SandmanError | None = None
         """How often a creation is answered 202 before it is done."""
+        self.trouble: errors.SandmanError | None = None
+        """What those answers tell of the last try."""
         self.processes: list[subprocess.Popen] = []
         self.hanging = threading.Event()
         self.started = threading.Event()
@@ -502,252 +378,6 @@ class FakeGateway:
 
     # --- files ----------------------------------------------------------------------------------
 
-    def _local(self, sandbox: str, request: Request) -> Path:
-        self._find(sandbox)
-        return self._root / sandbox / request.query["path"].lstrip("/")
-
-    def _read(self, connection: Connection, request: Request, sandbox: str) -> None:
-        path = self._local(sandbox, request)
-        with file_errors(request.query["path"]):
-            data = path.read_bytes()
-            mode = path.stat().st_mode & 0o7777
-        connection.answer(
-            200, data, {"sandman-mode": f"{mode:04o}", "content-type": names.MEDIA_BYTES}
-        )
-
-    def _head(self, connection: Connection, request: Request, sandbox: str) -> None:
-        self._read(connection, request, sandbox)
-
-    def _write(self, connection: Connection, request: Request, sandbox: str) -> None:
-        path = self._local(sandbox, request)
-        digest = hashlib.sha256(request.body).hexdigest()
-        if request.query.get("sha256", digest) != digest:
-            raise errors.BadRequestError("sha256 differs", field="sha256")
-        with file_errors(request.query["path"]):
-            mode = int(request.query.get("mode", "0644"), 8)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            existed = path.exists()
-            path.write_bytes(request.body)
-            if not existed or "mode" in request.query:
-                path.chmod(mode)
-        told = {"path": request.query["path"], "size": len(request.body), "sha256": digest}
-        connection.json(200, {**told, "mode": f"{path.stat().st_mode & 0o7777:04o}"})
-
-    def _delete(self, connection: Connection, request: Request, sandbox: str) -> None:
-        path = self._local(sandbox, request)
-        with file_errors(request.query["path"]):
-            if request.query.get("recursive") == "1" and path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
-        connection.answer(204)
-
-    def _stat(self, connection: Connection, request: Request, sandbox: str) -> None:
-        path = self._local(sandbox, request)
-        with file_errors(request.query["path"]):
-            connection.json(200, entry(path, follow=request.query.get("follow") == "1"))
-
-    def _list_files(self, connection: Connection, request: Request, sandbox: str) -> None:
-        path = self._local(sandbox, request)
-        pattern = "**/*" if request.query["depth"] != "1" else "*"
-        with file_errors(request.query["path"]):
-            found = [entry(one) for one in sorted(path.glob(pattern))] if path.stat() else []
-        connection.json(200, {"entries": found})
-
-    def _move(self, connection: Connection, request: Request, sandbox: str) -> None:
-        asked = request.json()
-        source, target = (self._root / sandbox / asked[name] for name in ("from", "to"))
-        if target.exists() and not asked["replace"]:
-            raise errors.ConflictError("exists", field="to")
-        with file_errors(asked["from"]):
-            connection.json(200, entry(source.rename(target)))
-
-    def _mkdir(self, connection: Connection, request: Request, sandbox: str) -> None:
-        asked = request.json()
-        path = self._root / sandbox / asked["path"]
-        with file_errors(asked["path"]):
-            path.mkdir(int(asked["mode"], 8), parents=asked["parents"], exist_ok=asked["parents"])
-        connection.json(200, entry(path))
-
-    def _pack(self, connection: Connection, request: Request, sandbox: str) -> None:
-        path, stream = self._local(sandbox, request), io.BytesIO()
-        with file_errors(request.query["path"]), tarfile.open(fileobj=stream, mode="w") as archive:
-            archive.add(path, ".")
-        connection.answer(200, stream.getvalue(), {"content-type": names.MEDIA_TAR})
-
-    def _unpack(self, connection: Connection, request: Request, sandbox: str) -> None:
-        path = self._local(sandbox, request)
-        with tarfile.open(fileobj=io.BytesIO(request.body)) as archive:
-            infos = [info for info in archive.getmembers() if info.name != "."]
-            archive.extractall(path)
-        told = {"path": request.query["path"], "members": len(infos), "skipped": [["f", "fifo"]]}
-        size = sum(info.size for info in infos)
-        connection.json(200, {**told, "bytes": size, "skipped_count": 1})
-
-    # --- commands -------------------------------------------------------------------------------
-
-    def _exec(self, connection: Connection, request: Request, sandbox: str) -> None:
-        self._find(sandbox)
-        spec = parse_spec(request)
-        connection.head(200, {"content-type": names.MEDIA_FRAMES})
-        connection.frame(wire.STARTED, {"exec_id": spec.exec_id or "e1", "boot_id": "b1"})
-        result = self._run(connection, spec, self._root / sandbox)
-        connection.frame(wire.EXIT, result.to_json(streams=False))
-        connection.finish()
-
-    def _kill(self, connection: Connection, request: Request, sandbox: str, exec_id: str) -> None:
-        self._find(sandbox)
-        connection.answer(204)
-
-    def _run(self, connection: Connection, spec: wire.ExecSpec, root: Path) -> wire.ExecResult:
-        argv = list(spec.argv) if spec.argv else ["/bin/sh", "-c", spec.shell or ""]
-        started = time.monotonic()
-        try:
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT if spec.merge_stderr else subprocess.PIPE,
-                cwd=root / (spec.cwd or ""), start_new_session=True,
-                env={**(os.environ if spec.env_mode == "merge" else {}), **dict(spec.env)},
-            )  # fmt: skip
-        except FileNotFoundError:
-            return wire.ExecResult(127, start_error="not_found")
-        self.processes.append(process)
-        self.started.set()
-        threading.Thread(target=feed, args=(process, spec.stdin or b""), daemon=True).start()
-        deadline = None if spec.timeout_s is None else started + spec.timeout_s
-        counts, timed_out = self._pump(connection, process, deadline)
-        code = process.wait()
-        return wire.ExecResult(
-            exit_code=code if code >= 0 else 128 - code,
-            signal=-code if code < 0 else None,
-            timed_out=timed_out,
-            stdout_bytes=counts[wire.STDOUT],
-            stderr_bytes=counts[wire.STDERR],
-            wall_s=time.monotonic() - started,
-            exec_id=spec.exec_id or "e1",
-            boot_id="b1",
-        )
-
-    def _pump(self, connection: Connection, process: subprocess.Popen, deadline: float | None):
-        counts, timed_out = {wire.STDOUT: 0, wire.STDERR: 0}, False
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ, wire.STDOUT)
-            if process.stderr is not None:
-                selector.register(process.stderr, selectors.EVENT_READ, wire.STDERR)
-            selector.register(connection.sock, selectors.EVENT_READ, None)
-            while len(selector.get_map()) > 1:
-                wait = self.keepalive_s
-                if deadline is not None:
-                    wait = max(0.0, min(wait, deadline - time.monotonic()))
-                try:
-                    ready = selector.select(wait)
-                    if not ready and deadline is not None and time.monotonic() >= deadline:
-                        os.killpg(process.pid, signal.SIGTERM)
-                        timed_out, deadline = True, None
-                    elif not ready:
-                        connection.frame(wire.KEEPALIVE)
-                    for key, _ in ready:
-                        self._forward(connection, selector, key, counts)
-                except HangupError:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
-                    close_pipes(process)
-                    raise
-        return counts, timed_out
-
-    def _forward(self, connection: Connection, selector, key, counts: dict[int, int]) -> None:
-        if key.data is None:
-            raise HangupError
-        data = os.read(key.fd, 65536)
-        counts[key.data] += len(data)
-        if data:
-            connection.frame(key.data, data)
-        else:
-            selector.unregister(key.fileobj)
-            key.fileobj.close()
-
-
-def queued(ahead: int, trouble: errors.SandmanError | None = None) -> dict:
-    """The body of a 202."""
-    told = {"trouble": trouble.problem()} if trouble is not None else {}
-    return told | {
-        "request": "r1",
-        "state": "waiting" if ahead else "starting",
-        "place": ahead or None,
-        "retry_after": 2.0,
-    }
-
-
-def lines(*items: dict | bytes, end: bool = True) -> Action:
-    """Answer with these lines of JSON, or raw bytes; `end` False hangs up after them."""
-
-    def action(gateway: FakeGateway, connection: Connection, request: Request) -> None:
-        connection.head(200, {"content-type": names.MEDIA_NDJSON})
-        for item in items:
-            if isinstance(item, bytes):
-                connection.send(h11.Data(data=item))
-            else:
-                connection.line(item)
-        if not end:
-            raise HangupError
-        connection.finish()
-
-    return action
-
-
-def close_pipes(process: subprocess.Popen) -> None:
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
-
-
-def feed(process: subprocess.Popen, data: bytes) -> None:
-    with contextlib.suppress(OSError):
-        process.stdin.write(data)
-    with contextlib.suppress(OSError):
-        process.stdin.close()
-
-
-def parse_spec(request: Request) -> wire.ExecSpec:
-    if request.headers.get("accept") != names.MEDIA_FRAMES:
-        raise errors.BadRequestError("this fake speaks frames only")
-    if request.headers["content-type"] == names.MEDIA_JSON:
-        return wire.ExecSpec.from_json(wire.load_object(request.body))
-    decoder = wire.FrameDecoder()
-    first, *rest = decoder.feed(request.body)
-    assert first.type == wire.REQUEST
-    assert rest[-1] == wire.Frame(wire.STDIN_CLOSE)
-    assert all(frame.type == wire.STDIN for frame in rest[:-1])
-    assert decoder.is_clean
-    stdin = b"".join(frame.payload for frame in rest)
-    return wire.ExecSpec.from_json(wire.load_object(first.payload))._replace(stdin=stdin)
-
-
-def entry(path: Path, *, follow: bool = False) -> dict:
-    status = path.stat() if follow else path.lstat()
-    kinds = {stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
-    found = {
-        "path": str(path), "type": kinds.get(stat.S_IFMT(status.st_mode), "file"),
-        "size": status.st_size, "mode": f"{stat.S_IMODE(status.st_mode):04o}",
-        "uid": status.st_uid, "gid": status.st_gid, "mtime": status.st_mtime, "new_member": 1,
-    }  # fmt: skip
-    return {**found, "target": str(path.readlink())} if found["type"] == "symlink" else found
-
-
-@contextlib.contextmanager
-def file_errors(path: str) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError:
-        raise errors.PathNotFoundError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise errors.IsADirectoryPathError(f"{path}: is a directory") from None
-    except NotADirectoryError:
-        raise errors.NotADirectoryPathError(f"{path}: not a directory") from None
-    except FileExistsError:
-        raise errors.ConflictError(f"{path}: exists") from None
-
 
 ROUTES: Iterable[tuple[str, str, Callable]] = (
     ("POST", "/v1/sandboxes", FakeGateway._create),
@@ -763,16 +393,5 @@ ROUTES: Iterable[tuple[str, str, Callable]] = (
     ("GET", "/v1/reservations", FakeGateway._reservations),
     ("GET", "/v1/reservations/([^/]+)", FakeGateway._reservation),
     ("DELETE", "/v1/reservations/([^/]+)", FakeGateway._unreserve),
-    ("POST", "/v1/sandboxes/([^/]+)/exec", FakeGateway._exec),
-    ("DELETE", "/v1/sandboxes/([^/]+)/processes/([^/]+)", FakeGateway._kill),
-    ("GET", "/v1/sandboxes/([^/]+)/files", FakeGateway._read),
-    ("HEAD", "/v1/sandboxes/([^/]+)/files", FakeGateway._head),
-    ("PUT", "/v1/sandboxes/([^/]+)/files", FakeGateway._write),
-    ("DELETE", "/v1/sandboxes/([^/]+)/files", FakeGateway._delete),
-    ("GET", "/v1/sandboxes/([^/]+)/files/stat", FakeGateway._stat),
-    ("GET", "/v1/sandboxes/([^/]+)/files/list", FakeGateway._list_files),
-    ("POST", "/v1/sandboxes/([^/]+)/files/move", FakeGateway._move),
-    ("POST", "/v1/sandboxes/([^/]+)/files/mkdir", FakeGateway._mkdir),
-    ("GET", "/v1/sandboxes/([^/]+)/archive", FakeGateway._pack),
-    ("PUT", "/v1/sandboxes/([^/]+)/archive", FakeGateway._unpack),
+    *INSIDE,
 )

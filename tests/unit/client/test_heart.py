@@ -16,6 +16,7 @@ import pytest
 from sandman._core import heart, termination
 from sandman._core.heart import Heart
 from sandman._core.termination import Termination
+from sandman._sync.transport import Transport
 from sandman.client import Client
 from sandman.sync import Client as SyncClient
 from tests.unit.client.backends import on_backends
@@ -41,8 +42,7 @@ async def test_it_beats_while_the_loop_is_held_up_and_stops_with_the_client(gate
     async with Client(gateway.url, TOKEN) as client:
         await client.create(run="r1", ttl_s=SOON_S)
         await client.create(run="r1", ttl_s=60)
-        time.sleep(0.5)
-        assert len(gateway.calls(BEAT)) >= 3
+        assert wait_until(lambda: len(gateway.calls(BEAT)) >= 3)
         [first, *_] = [one for one in gateway.requests if one.path.endswith("/heartbeat")]
         assert first.json() == {"ttl_s": SOON_S}
         assert repr(client._heart) == "<Heart runs=['r1']>"
@@ -95,6 +95,24 @@ def test_one_that_failed_is_sent_again_soon(gateway: FakeGateway, monkeypatch):
         gateway.plan(BEAT, answer(403), answer(403))
         client.create(run="r1", ttl_s=SOON_S)
         assert wait_until(lambda: len(gateway.calls(BEAT)) >= 4)
+
+
+def test_a_fault_of_ours_ends_no_heartbeats(gateway: FakeGateway, monkeypatch):
+    """What they keep alive is worth more than the word of an exception nobody thought of."""
+    monkeypatch.setattr(heart, "AGAIN_S", 0.05)
+    faults = [RuntimeError("of ours")] * 2
+    json = Transport.json
+
+    def failing(self, call):
+        if faults and "heartbeat" in call.path:
+            raise faults.pop()
+        return json(self, call)
+
+    monkeypatch.setattr(Transport, "json", failing)
+    with SyncClient(gateway.url, TOKEN) as client:
+        client.create(run="r1", ttl_s=SOON_S)
+        assert wait_until(lambda: len(gateway.calls(BEAT)) >= 2)
+    assert not faults
 
 
 def test_a_stopped_one_begins_no_more(gateway: FakeGateway):

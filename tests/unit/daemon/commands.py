@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sandman import handles, names, wire
 from tests.unit.daemon.harness import (
     Daemon,
+    chunks,
     decode,
     head,
 )
@@ -86,10 +87,3 @@ class Partial:
                 self.gaps.append(handles.Gap.from_json(json.loads(frame.payload)))
             elif frame.type == wire.EXIT:
                 self.result = wire.ExecResult.from_json(json.loads(frame.payload))
-
-
-def chunks(data: bytes):
-    """What is there of a chunked body, however it was cut."""
-    while (end := data.find(b"\r\n")) >= 0 and (size := int(data[:end], 16)):
-        yield data[end + 2 : end + 2 + size]
-        data = data[end + 4 + size :]

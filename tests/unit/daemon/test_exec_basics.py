@@ -7,12 +7,12 @@ import hashlib
 import json
 import os
 import tempfile
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from sandman import names, wire
+from tests.stopwatch import Stopwatch
 from tests.unit.daemon.harness import ROOT, Daemon, problem
 
 if TYPE_CHECKING:
@@ -140,10 +140,10 @@ def test_06_death_by_signal_is_neither_timeout_nor_oom(
 
 
 def test_07_without_stdin_a_reader_ends_at_once(daemon: Daemon) -> None:
-    started = time.monotonic()
+    watch = Stopwatch()
     assert daemon.exec(argv=["cat"]).stdout == b""
     assert daemon.exec(argv=["cat"], stdin="").stdout == b""
-    assert time.monotonic() - started < 5
+    assert watch.seconds() < 5
 
 
 def test_07_without_stdin_it_is_the_null_device(daemon: Daemon) -> None:

@@ -13,6 +13,7 @@ import pytest
 from sandman import names, wire
 from tests.unit.daemon.harness import (
     Daemon,
+    chunks,
     decode,
     exec_request,
     head,
@@ -133,23 +134,12 @@ def test_a_slow_reader_slows_the_command_and_loses_nothing(daemon: Daemon) -> No
         sock.sendall(exec_request(body, f"Accept: {names.MEDIA_FRAMES}", "Connection: close"))
         time.sleep(0.5)
         data = read_all(sock)
-    body_bytes = unchunk(data.partition(b"\r\n\r\n")[2])
+    assert data.endswith(b"\r\n0\r\n\r\n")
+    body_bytes = b"".join(chunks(data.partition(b"\r\n\r\n")[2]))
     frames = decode(body_bytes)
     out = joined(frames, wire.STDOUT)
     assert len(out) == 6 * MIB
     assert joined(frames, wire.STDERR).split()[0].decode() == hashlib.sha256(out).hexdigest()
-
-
-def unchunk(data: bytes) -> bytes:
-    """The body in a chunked body."""
-    out = bytearray()
-    while True:
-        size, _, data = data.partition(b"\r\n")
-        length = int(size, 16)
-        if not length:
-            return bytes(out)
-        out += data[:length]
-        data = data[length + 2 :]
 
 
 def test_07_framed_stdin_is_streamed(start: Callable[..., Daemon]) -> None:

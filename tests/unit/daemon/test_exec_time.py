@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sandman import names, wire
+from tests.stopwatch import Stopwatch
 from tests.unit.daemon.harness import (
     Daemon,
     decode,
@@ -32,10 +33,10 @@ SLEEP = "exec -a {mark} sleep 60"
 
 
 def timed(daemon: Daemon, **body: object) -> tuple[wire.ExecResult, float]:
-    """A result, and how long after its deadline it came."""
-    started = time.monotonic()
+    """A result, and how long after its deadline it came, on a machine that has time for it."""
+    watch = Stopwatch()
     result = daemon.exec(**body)
-    return result, time.monotonic() - started - float(str(body["timeout_s"]))
+    return result, watch.seconds() - float(str(body["timeout_s"]))
 
 
 @pytest.mark.parametrize(
@@ -95,9 +96,11 @@ def test_14_who_cleans_up_may_start_programs(daemon: Daemon, tmp_path: Path) -> 
 
 def test_14_kill_follows_for_who_ignores_term(daemon: Daemon, mark: str) -> None:
     script = f"trap '' TERM; : {mark}; while :; do sleep 0.05; done"
-    result, late = timed(daemon, argv=["bash", "-c", script], timeout_s=0.1)
+    watch = Stopwatch()
+    result = daemon.exec(argv=["bash", "-c", script], timeout_s=0.1)
     assert (result.exit_code, result.signal, result.timed_out) == (137, 9, True)
-    assert wire.TERM_GRACE_S - 0.5 < late < wire.TERM_GRACE_S + 1
+    assert watch.all_seconds() >= wire.TERM_GRACE_S
+    assert watch.seconds() < wire.TERM_GRACE_S + 1.1
     assert not processes_with(mark)
 
 
@@ -188,10 +191,12 @@ def test_17_keepalive_frames_while_nothing_is_said(
         "from daemon.__main__ import main\nsys.exit(main())\n"
     )
     fresh = start(program=(sys.executable, str(tmp_path / "short.py")))
+    started = time.monotonic()
     frames = fresh.frames(shell="sleep 0.5; echo x")
+    took = time.monotonic() - started
     kinds = [frame.type for frame in frames]
     assert kinds[0] == wire.STARTED
-    assert 2 <= kinds.count(wire.KEEPALIVE) <= 5
+    assert 2 <= kinds.count(wire.KEEPALIVE) <= took / 0.1
     assert kinds[-1] == wire.EXIT
 
 

@@ -16,13 +16,13 @@ from tests.unit.daemon.commands import (
     ask,
     begin,
     call,
-    chunks,
     ended,
     gaps,
     output,
 )
 from tests.unit.daemon.harness import (
     Daemon,
+    chunks,
     decode,
     exec_request,
     head,

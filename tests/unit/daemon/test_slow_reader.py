@@ -23,8 +23,7 @@ from daemon.process import Process
 from daemon.replies import Reply
 from daemon.streams import Stream
 from sandman import wire
-from tests.unit.daemon.harness import decode, joined, read_all
-from tests.unit.daemon.test_exec_output import unchunk
+from tests.unit.daemon.harness import chunks, decode, joined, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,7 +127,7 @@ def test_what_the_logs_hold_at_the_end_is_sent(process: Process) -> None:
         reply.finish(wire.ExecResult(exit_code=0))
         ours.shutdown(socket.SHUT_WR)
         thread.join(5)
-    frames = decode(unchunk(received[0].partition(b"\r\n\r\n")[2]))
+    frames = decode(b"".join(chunks(received[0].partition(b"\r\n\r\n")[2])))
     assert len(joined(frames, wire.STDERR)) == CHUNK
     assert len(joined(frames, wire.STDOUT)) == out.total
 

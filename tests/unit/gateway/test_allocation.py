@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -288,4 +289,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 AnyOrder.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
-TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder = pytest.mark.timeout(120)(AnyOrder.TestCase)  # seconds of nothing but computing

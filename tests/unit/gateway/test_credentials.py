@@ -8,11 +8,15 @@ import contextlib
 import trio
 
 from gateway import tokens
+from gateway.config import Settings
 from gateway.credentials import WatchedCredentials
+from gateway.election import Election
+from gateway.serve import Gateway
 from sandman import names
 from sandman.service import keyring
 from tests.fakes.api_server import ApiServer
 from tests.fakes.objects import secret
+from tests.unit.service.fake_api import status
 
 
 def encoded(data: dict[str, bytes]) -> dict[str, str]:
@@ -39,7 +43,7 @@ async def watching(server: ApiServer):
 
 
 async def until(condition) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(20):
         while not condition():
             await trio.sleep(0.005)
 
@@ -106,3 +110,40 @@ async def test_one_bad_entry_of_whatever_form_locks_nobody_else_out():
     async with watching(server) as credentials:
         await until(lambda: credentials.api_keys)
         assert set(credentials.api_keys) == {"acme"}
+
+
+async def test_until_the_api_keys_were_read_nobody_knows_who_has_none(monkeypatch):
+    """A reservation whose key is gone ends, and a caller without one is turned away for good."""
+    server = ApiServer()
+    server.put("secrets", api_keys("acme"))
+    server.put("secrets", keys())
+    is_away = True
+
+    def away(seen):
+        asked = seen.params.get("fieldSelector", "")
+        if is_away and asked == f"metadata.name={names.API_KEYS_SECRET}":
+            server.faults.append(away)
+            return status(503, "ServiceUnavailable")
+        return None
+
+    server.faults = [away]
+    monkeypatch.setattr(Election, "is_leader", True)
+    async with server.client() as api, trio.open_nursery() as nursery:
+        gateway = Gateway(Settings(), api, trio.Event())
+        gateway.roster.synced.set()
+        nursery.start_soon(gateway.credentials.run)
+        await until(gateway.credentials.ready.is_set)
+        assert gateway.missing() == ["the API keys"]
+        assert not gateway.reservations._is_leader()
+        is_away = False
+        await until(lambda: not gateway.missing())
+        assert gateway.credentials.api_keys
+        assert gateway.reservations._is_leader()
+        nursery.cancel_scope.cancel()
+
+
+async def test_where_there_are_no_api_keys_that_is_known():
+    server = ApiServer()
+    async with watching(server) as credentials:
+        await until(credentials.told.is_set)
+        assert credentials.api_keys == {}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -236,8 +237,9 @@ LONG = settings(
 )  # fmt: skip
 Histories.TestCase.settings = LONG
 NothingIsMade.TestCase.settings = LONG
-TestHistories = Histories.TestCase
-TestNothingIsMade = NothingIsMade.TestCase
+# Seconds of nothing but computing.
+TestHistories = pytest.mark.timeout(120)(Histories.TestCase)
+TestNothingIsMade = pytest.mark.timeout(120)(NothingIsMade.TestCase)
 
 
 def test_a_pod_that_goes_while_its_gang_is_served_is_as_one_that_was_lost():

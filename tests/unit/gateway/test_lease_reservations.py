@@ -56,7 +56,17 @@ async def test_the_same_id_again_is_the_one_that_is_there():
 
 @pytest.mark.parametrize(
     "change",
-    [{"count": "x"}, {"until": None}, {"image": ...}, {"prepare": [{"run": {}}]}, None],
+    [
+        {"count": "x"},
+        {"until": None},
+        {"image": ...},
+        {"prepare": [{"run": {}}]},
+        None,
+        {"count": float("inf")},
+        {"until": float("nan")},
+        {"until": float("inf")},
+        {"until": 1e300},
+    ],
 )
 async def test_one_that_somebody_broke_is_passed_over(change):
     server = ApiServer()

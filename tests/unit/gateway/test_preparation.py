@@ -206,6 +206,23 @@ async def test_a_cancelled_preparation_leaves_nothing(autojump_clock):
         assert pool._allocation.statistics().claiming == 0
 
 
+async def test_a_daemon_that_starts_anew_after_the_steps_is_not_handed_over(autojump_clock):
+    """What was prepared is not there any more: the claim would be the first that it hears."""
+    cluster = FakeCluster()
+    first, second = cluster.placeholder(), cluster.placeholder()
+
+    def answer(pod, path, _body):
+        if pod.uid == first.uid and "exec" in path:
+            cluster.boots[first.uid] = "another"
+        return result()
+
+    cluster.answer = answer
+    async with running(cluster) as pool:
+        made = await pool.allocate("acme", want(prepare=STEPS), None)
+        assert made.instance.uid == second.uid
+        assert first.uid not in cluster.pods
+
+
 async def test_the_same_key_finds_what_was_prepared(autojump_clock):
     cluster = FakeCluster()
     cluster.placeholder()

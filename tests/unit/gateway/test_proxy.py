@@ -196,6 +196,33 @@ async def test_the_api_server_is_asked_when_the_watch_does_not_know(now, error):
             await forward(proxy, instance)
 
 
+async def test_a_pod_that_goes_while_the_api_server_is_asked_is_not_taken_in_again():
+    """Nobody would ever take it out: there is no news of it any more."""
+    async with proxied() as (daemon, proxy, instance, pods):
+        daemon.script = says(b"", stay=False)
+        ended, read = dataclasses.replace(instance, ending=Ending("evicted", "disk")), pods.read
+
+        async def read_slowly(*where):
+            pods.now = ended
+            found = await read(*where)
+            proxy._registry.remove(instance.uid, Ending("deleted", "x"))
+            return found
+
+        pods.read = read_slowly
+        with pytest.raises(DeletedError):
+            await forward(proxy, instance)
+        assert proxy._registry.all() == []
+
+
+async def test_one_that_the_watch_has_not_told_of_yet_has_ended_for_its_own_reason():
+    async with proxied() as (daemon, proxy, instance, pods):
+        daemon.script = says(b"", stay=False)
+        proxy._registry._unindex(instance.uid)
+        pods.now = dataclasses.replace(instance, ending=Ending("evicted", "disk"))
+        with pytest.raises(EvictedError):
+            await forward(proxy, instance)
+
+
 async def test_a_sandbox_that_ended_between_look_up_and_call_is_not_called():
     async with proxied() as (daemon, proxy, instance, _):
         proxy._registry.remove(instance.uid, Ending("oom", "x"))

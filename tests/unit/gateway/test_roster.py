@@ -237,3 +237,24 @@ def test_whatever_an_annotation_holds_it_is_an_object_or_nothing(text):
 def test_whatever_number_a_moment_is_it_can_be_shown_or_is_none(value):
     moment = leases.number(value)
     assert moment is None or views.moment(moment).endswith("Z")
+
+
+async def test_a_node_that_is_gone_is_remembered_only_while_pods_of_it_are_there():
+    one = roster()
+    for number in range(3):
+        one.apply(NodeSeen(f"n{number}", closed=False))
+    one.apply(Seen(leased(uid="u1", node="n1")))
+    one.apply(Seen(leased(uid="u2", name="p2", node="n1")))
+    one.apply(NodeSeen("n0", closed=False, gone=True, lost=True))
+    one.apply(NodeSeen("n1", closed=False, gone=True, lost=True))
+    one.apply(NodeSeen("n2", closed=True, lost=True))
+    assert one.lost_nodes.keys() == {"n1", "n2"}
+    one.apply(Gone("u1", Ending("deleted", "x")))
+    assert "n1" in one.lost_nodes
+    # Word of what ran there may come late.
+    late = leased(uid="u2", name="p2", node="n1", image="task:1", image_digest="sha256:1")
+    one.apply(Seen(late))
+    assert one.allocation.images.holders("task:1") == {"n1"}
+    one.apply(Gone("u2", Ending("deleted", "x")))
+    assert one.lost_nodes.keys() == {"n2"}
+    assert one.allocation.images.holders("task:1") == ()

@@ -30,7 +30,7 @@ async def two_replicas():
     async with server.links(1), server.client() as api, trio.open_nursery() as nursery:
         made = []
         for _ in range(2):
-            one = Runs(api, names.SYSTEM_NAMESPACE, Ledger(), lambda: NOON)
+            one = Runs(api, names.SANDBOX_NAMESPACE, Ledger(), lambda: NOON)
             nursery.start_soon(one.run)
             made.append(one)
         yield SimpleNamespace(server=server, api=api, here=made[0], there=made[1])
@@ -89,7 +89,7 @@ async def test_a_heartbeat_that_was_not_written_is_told():
 
 async def test_at_its_source_a_heartbeat_is_found_that_the_watch_did_not_tell():
     async with two_replicas() as bed:
-        deaf = Runs(bed.api, names.SYSTEM_NAMESPACE, Ledger(), lambda: NOON)
+        deaf = Runs(bed.api, names.SANDBOX_NAMESPACE, Ledger(), lambda: NOON)
         await deaf.confirm(KEY)
         assert deaf._ledger.runs() == {}
         await bed.here.beat(KEY, 300.0)

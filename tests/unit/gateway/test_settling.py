@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from gateway import fulfilment
 from gateway.allocation import Allocation, Slot
@@ -23,15 +22,15 @@ from gateway.roster import Roster
 from gateway.wants import Want
 from sandman import names
 from sandman.errors import QuotaError, SandmanError, UnreachableError
+from tests.fakes import clocks
 from tests.fakes.objects import TASK
 from tests.unit.gateway.test_provider import SPEC, free_one, provided
 from tests.unit.service.fake_api import Answer, status
 
 
 @pytest.fixture
-def brisk_clock():
-    """Sockets are real; seconds of waiting pass five times as fast."""
-    return MockClock(rate=5.0)
+def jumping_clock():
+    return clocks.jumping()
 
 
 class Silent:
@@ -83,7 +82,7 @@ async def settled(bed) -> None:
 
 
 @pytest.mark.parametrize("cold", [False, True])
-async def test_a_write_that_lands_after_its_caller_has_gone_leaves_no_pod(brisk_clock, cold):
+async def test_a_write_that_lands_after_its_caller_has_gone_leaves_no_pod(jumping_clock, cold):
     async with ordered(cold=cold) as bed:
         bed.server.write_s = 4.0
         with trio.move_on_after(1.0) as cut:
@@ -98,7 +97,7 @@ async def test_a_write_that_lands_after_its_caller_has_gone_leaves_no_pod(brisk_
         assert bed.free() == 0
 
 
-async def test_a_slot_is_given_back_once_two_looks_apart_found_no_claim(brisk_clock):
+async def test_a_slot_is_given_back_once_two_looks_apart_found_no_claim(jumping_clock):
     async with ordered(cold=False) as bed:
         bed.server.faults = [lambda seen: Answer(cut=True) if seen.method == "PATCH" else None]
         with pytest.raises(UnreachableError):
@@ -120,7 +119,7 @@ async def test_a_slot_is_given_back_once_two_looks_apart_found_no_claim(brisk_cl
         (429, "TooManyRequests", "later", BusyError),
     ],
 )
-async def test_what_the_server_refused_was_not_taken(brisk_clock, code, reason, message, error):
+async def test_what_the_server_refused_was_not_taken(jumping_clock, code, reason, message, error):
     async with ordered(cold=False) as bed:
         answer = status(code, reason, message)
         bed.server.handler = lambda seen: (
@@ -134,7 +133,7 @@ async def test_what_the_server_refused_was_not_taken(brisk_clock, code, reason, 
         assert {seen.method for seen in bed.server.seen[1:]} == {"PATCH"}
 
 
-async def test_a_slot_that_another_gateway_took_is_not_given_back(brisk_clock):
+async def test_a_slot_that_another_gateway_took_is_not_given_back(jumping_clock):
     async with ordered(cold=False) as bed:
         bed.server.change(
             "pods",

@@ -31,6 +31,7 @@ class Runs:
         self.ledger = ledger
         self.stored: dict[tuple[str, str], float] = {}
         self.hangs = False
+        self.is_silent = False
         self.living: set[tuple[str, str]] = set()
         self.confirmed = 0
 
@@ -41,6 +42,8 @@ class Runs:
 
     async def confirm(self, key) -> None:
         await trio.lowlevel.checkpoint()
+        if self.is_silent:
+            raise UnreachableError("the API server does not tell")
         self.confirmed += 1
         at = self.stored.get((key.tenant, key.run))
         if at is not None and at > self.ledger.runs().get((key.tenant, key.run), -1.0):
@@ -181,6 +184,20 @@ async def test_a_watch_that_hangs_ends_no_run(autojump_clock):
             bed.runs.beat("acme", "r1")
         assert bed.lives(one)
         assert bed.runs.confirmed > 5
+
+
+async def test_a_run_whose_heartbeat_cannot_be_looked_for_goes_on(autojump_clock):
+    """The watch hangs, and the one read fails of which a deletion would depend."""
+    async with sweeping() as bed:
+        one, own = bed.sandbox(terms=OF_RUN, run="r1"), bed.sandbox(terms=OWN)
+        bed.runs.hangs = bed.runs.is_silent = True
+        for _ in range(20):
+            await trio.sleep(60.0)
+            bed.runs.beat("acme", "r1")
+        assert bed.lives(one)
+        assert not bed.lives(own)
+        bed.runs.is_silent = False
+        assert await bed.until_gone(one) > bed.runs.stored["acme", "r1"] + 100.0
 
 
 async def test_one_that_does_not_answer_has_half_a_lease_more(autojump_clock):

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from gateway import dialling, upstream
 from gateway.config import Settings
@@ -19,6 +18,7 @@ from gateway.model import Instance
 from gateway.upstream import Upstream
 from sandman import wire
 from sandman.errors import BadRequestError, ConflictError, DiedError, UnreachableError
+from tests.fakes import clocks
 from tests.fakes.daemons import INFO, answer, says, scripted
 
 # httpx leaves the generators of a body that is not read to its end to the garbage collector.
@@ -27,8 +27,8 @@ CLAIM = wire.Claim("c1", previous_boot_id="b0")
 
 
 @pytest.fixture
-def fast_clock():
-    return MockClock(rate=20.0)
+def jumping_clock():
+    return clocks.jumping()
 
 
 @contextlib.asynccontextmanager
@@ -100,7 +100,7 @@ async def test_a_daemon_that_did_not_listen_is_met_once_it_does():
         assert len(daemon.calls) == 2
 
 
-async def test_knocking_where_packets_vanish_ends_in_time(fast_clock, monkeypatch):
+async def test_knocking_where_packets_vanish_ends_in_time(jumping_clock, monkeypatch):
     async with reaching() as (daemon, way, instance):
         way._entry(instance).was_refused = True
         monkeypatch.setattr(trio.socket, "socket", _Deaf)
@@ -159,7 +159,7 @@ async def test_an_answer_without_an_end_is_cut():
             await way.info(instance)
 
 
-async def test_one_that_never_answers_is_given_up_soon(fast_clock):
+async def test_one_that_never_answers_is_given_up_soon(jumping_clock):
     async with reaching() as (daemon, way, instance):
         daemon.script = lambda _call: trio.sleep_forever()
         with pytest.raises(NotListeningError, match="no answer in time"):
@@ -188,7 +188,7 @@ async def test_a_key_that_is_not_here_yet_is_worth_another_try():
 
 
 @pytest.mark.parametrize("address", [None, "", "localhost", "10.0.0.300", "1.2.3.4/x@y", "fe80::%"])
-async def test_only_addresses_are_dialled(address, fast_clock):
+async def test_only_addresses_are_dialled(address, jumping_clock):
     async with reaching() as (daemon, way, instance):
         odd = dataclasses.replace(instance, address=address)
         if address != "fe80::%":
@@ -279,7 +279,7 @@ async def test_interim_answers_are_passed_over_and_redirects_are_not_followed():
         assert len(daemon.calls) == 2
 
 
-async def test_nobody_there_is_a_loss_of_a_call_that_never_went_out(fast_clock):
+async def test_nobody_there_is_a_loss_of_a_call_that_never_went_out(jumping_clock):
     async with reaching() as (_, way, instance):
         with socket.create_server(("127.0.0.1", 0)) as probe:
             way._port = probe.getsockname()[1]
@@ -331,7 +331,7 @@ async def test_an_older_daemon_refuses_what_it_does_not_know():
             await way.renew(instance, 5.0, asked=True)
 
 
-async def test_a_daemon_that_begins_to_listen_meanwhile_is_reached(fast_clock):
+async def test_a_daemon_that_begins_to_listen_meanwhile_is_reached(jumping_clock):
     async with reaching() as (daemon, way, instance):
         use, tries = way._use, []
 

@@ -62,7 +62,9 @@ class Server:
         return secure
 
     def http(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, verify=self._client or False, trust_env=False)
+        return httpx.AsyncClient(
+            base_url=self.url, verify=self._client or False, trust_env=False, timeout=20
+        )
 
 
 @contextlib.asynccontextmanager

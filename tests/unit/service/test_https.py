@@ -191,6 +191,6 @@ async def test_listens_on_all_addresses():
             await https.serve(hello, bind=[":0"], stop=stop, task_status=task_status)
 
         [bound] = await serve(run)
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=20) as client:
             assert (await client.get(f"http://127.0.0.1:{bound.port}/")).text == "hello"
         stop.set()

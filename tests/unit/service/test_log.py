@@ -15,10 +15,10 @@ from sandman.service import log
 @pytest.fixture(autouse=True)
 def _restore():
     root = logging.getLogger()
-    handlers, level = root.handlers, root.level
+    handlers, level, before = root.handlers, root.level, structlog.get_config()
     yield
     root.handlers, root.level = handlers, level
-    structlog.reset_defaults()
+    structlog.configure(**before)
 
 
 def fail(words: str) -> None:

@@ -31,7 +31,7 @@ CONFIG = Config(
 def client(kube: FakeKube, port: int) -> httpx.AsyncClient:
     """Trusts what the configuration publishes, as the API server does."""
     context = ssl.create_default_context(cadata=kube.bundle().decode())
-    return httpx.AsyncClient(verify=context, base_url=f"https://127.0.0.1:{port}")
+    return httpx.AsyncClient(verify=context, base_url=f"https://127.0.0.1:{port}", timeout=20)
 
 
 async def until_ready(webhook: Webhook) -> None:

@@ -15,10 +15,9 @@ from tests.unit.client.fake_gateway import (
     answer,
     drop,
     drop_after,
-    lines,
     problem,
-    queued,
 )
+from tests.unit.client.fake_streams import lines, queued
 
 CREATE = "POST /v1/sandboxes"
 GIVE_UP = "DELETE /v1/requests"
