@@ -150,13 +150,15 @@ def claims_of(got: Sequence[Got], writes: Sequence[Write], before: set[str]) -> 
 
 
 def shares(claims: Sequence[Claim]) -> collections.Counter[str]:
-    """How many of each tenant were served from when all had come until one tenant had all that it asked for."""
-    last: dict[str, float] = collections.defaultdict(float)
-    for one in claims:
-        last[one.got.tenant] = max(last[one.got.tenant], one.served_at)
-    begin, end = max(one.arrived_at for one in claims), min(last.values())
-    served = [one for one in claims if begin < one.served_at <= end]
-    return collections.Counter(one.got.tenant for one in served)
+    """How many of each tenant were served while another request of each waited."""
+    return collections.Counter(
+        one.got.tenant for one in claims if {*ASKED} <= waiting(claims, one.served_at)
+    )
+
+
+def waiting(claims: Sequence[Claim], moment: float) -> set[str]:
+    """Whose requests had come by then and were served later."""
+    return {one.got.tenant for one in claims if one.arrived_at < moment < one.served_at}
 
 
 async def test_a_burst_of_two_tenants_is_served_fairly_and_never_twice(sandman, burst_pool):
