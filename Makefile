@@ -80,6 +80,10 @@ test-faults: setup ## what becomes of sandboxes in eight faults, with five minut
 	SANDMAN_TEST_CUT_S=300 $(PY) $(PYTEST)=build/junit/test-faults.xml tests/cluster/test_faults.py \
 		tests/cluster/test_faults_node.py
 
+.PHONY: test-burst
+test-burst: setup ## a burst of 200 sandboxes for two tenants, and kills in the middle of one (its short form is in test-cluster)
+	SANDMAN_TEST_BURST=200 $(PY) $(PYTEST)=build/junit/test-burst.xml tests/cluster/test_allocation_burst.py
+
 .PHONY: test-conformance
 test-conformance: setup ## the daemon in images of all kinds under runc, no cluster (root, Debian)
 	$(PY) $(PYTEST)=build/junit/test-conformance.xml tests/conformance tests/runc
