@@ -1,0 +1,362 @@
+"""A caller: carries out its script, and keeps the ledger of what it was given and told."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import httpx
+import trio
+
+import sandman as sdk
+from sandman import names, problems
+from sandman.errors import PathNotFoundError, SandmanError, UnreachableError
+from tests.mixed import plan
+from tests.mixed.ledger import Failure, Held
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from tests.mixed.ledger import Ledger
+
+WAIT_S = 60.0
+"""Seconds that a caller waits for a sandbox: a gateway that is killed, and an API server after it, are back by then."""
+OWN_TTL_S = 90.0
+"""Lease of what is made byte for byte; its caller renews it."""
+RENEW_EACH_S = 20.0
+CUT_TTL_S = 20.0
+"""Lease of what is made for a connection that was cut: it may have been handed over to nobody."""
+MARKS = "/tmp/marks"
+PREPARED = "/tmp/prepared"
+GONE = {"died", "deleted", "not_found"}
+"""What ends a sandbox for its caller, where it is allowed."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Site:
+    """Where the load goes.
+
+    Attributes:
+        tokens: by tenant.
+        asks: what is asked for to have a sandbox in this way.
+        reserved: what a reservation is made of.
+    """
+
+    url: str
+    ca: Any
+    server_name: str
+    tokens: Mapping[str, str]
+    asks: Mapping[plan.Way, Mapping[str, str]]
+    reserved: Mapping[str, str]
+
+
+class Caller:
+    """One of the callers.
+
+    Args:
+        number: tells it from the others, and draws its script.
+        site: where the load goes.
+        ledger: what it is given and told goes there.
+        now: seconds on the ledger's clock.
+    """
+
+    def __init__(
+        self, number: int, seed: int, site: Site, ledger: Ledger, now: Callable[[], float]
+    ) -> None:
+        self.number = number
+        self.tenant = list(site.tokens)[number % len(site.tokens)]
+        self.run_name = f"mixed-{seed}-{number}"
+        self._site = site
+        self._ledger = ledger
+        self._now = now
+        self._script = plan.Script(seed, number)
+        self._count = 0
+        self._own: set[str] = set()
+        """Ids of sandboxes that no heartbeat keeps."""
+        self._owed: set[tuple[str, str]] = set()
+        """What is to be given back still: `id` or `key`, and which."""
+
+    def __repr__(self) -> str:
+        return f"<Caller {self.number} of {self.tenant}>"
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """With its connections."""
+        site, token = self._site, self._site.tokens[self.tenant]
+        async with (
+            sdk.Client(site.url, token, ca=site.ca, server_name=site.server_name) as client,
+            trio.open_nursery() as nursery,
+        ):
+            self.client = client
+            nursery.start_soon(self._keep)
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def load(self, seconds: float) -> None:
+        """Act until so many seconds have passed."""
+        until = self._now() + seconds
+        while self._now() < until:
+            pause, action = self._script.next(len(self.held))
+            await trio.sleep(pause)
+            await self._do(action)
+
+    @property
+    def held(self) -> list[Held]:
+        """What it has."""
+        return self._ledger.of(self.number)
+
+    async def _keep(self) -> None:
+        """Renew what no heartbeat keeps."""
+        while True:
+            await trio.sleep(RENEW_EACH_S)
+            for one in [one for one in self.held if one.id in self._own]:
+                async with self._told("renew", one):
+                    await self.client.attach(one.id).renew()
+
+    # --- what it is told ---
+
+    @contextlib.asynccontextmanager
+    async def _told(self, action: str, one: Held | None = None) -> AsyncIterator[None]:
+        """Failures go to the ledger; a sandbox that is no more is let go where that is allowed."""
+        begun = self._now()
+        try:
+            yield
+        except SandmanError as error:
+            pod = one.pod if one is not None else (error.sandbox or "").rpartition("-")[0] or None
+            failure = Failure(action, error.reason, error.detail, begun, self._now(), pod)
+            self._ledger.failed(failure)
+            if one is not None and error.reason in GONE and self._ledger.explains(failure):
+                self._ledger.let_go(one)
+        else:
+            self._ledger.counts[action] += 1
+
+    async def _do(self, action: plan.Action) -> None:
+        match action:
+            case plan.Create(way):
+                async with self._told(f"create {way.value}"):
+                    self._take(await self.client.create(**self._ask(way)))
+            case plan.Twice(way):
+                await self._twice(way)
+            case plan.Abandon():
+                await self._abandon(action)
+            case plan.Batch(way, count, gang):
+                async with self._told("gang" if gang else "batch"):
+                    await self._batch(way, count, gang=gang)
+            case plan.Reserve(count):
+                async with self._told("reserve"):
+                    await self._reserve(count)
+            case _:
+                await self._use(action)
+
+    async def _use(self, action: plan.Action) -> None:
+        held = self.held
+        one = held[action.box % len(held)]  # type: ignore[union-attr]
+        box = self.client.attach(one.id)
+        match action:
+            case plan.Execute(_, code):
+                async with self._told("execute", one):
+                    await self._execute(one, box, code)
+            case plan.Put(_, name, size, fill):
+                async with self._told("put", one):
+                    await self._put(one, box, f"/tmp/{name}", plan.content(size, fill))
+            case plan.Get(_, name):
+                async with self._told("get", one):
+                    await self._look_at(one, box, f"/tmp/{name}")
+            case plan.Renew():
+                async with self._told("renew", one):
+                    await box.renew()
+            case plan.Release():
+                await self._release(one)
+
+    # --- allocations ---
+
+    def _ask(self, way: plan.Way) -> dict[str, Any]:
+        return {**self._site.asks[way], "run": self.run_name, "ttl_s": 60.0, "wait_s": WAIT_S}
+
+    def _take(self, box: sdk.Sandbox) -> Held:
+        boot = str(box.info.boot_id)
+        self._ledger.counts[f"tier {box.info.tier}"] += 1
+        return self._ledger.had(Held(box.id, boot, self.tenant, self.number))
+
+    def _key(self) -> str:
+        self._count += 1
+        return f"{self.run_name}-{self._count}"
+
+    async def _twice(self, way: plan.Way) -> None:
+        key, made = self._key(), []
+
+        async def once() -> None:
+            async with self._told(f"twice {way.value}"):
+                made.append(await self._post(way, key, OWN_TTL_S))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(once)
+            nursery.start_soon(once)
+        if len({one["id"] for one in made}) > 1:
+            self._ledger.wrong.append(f"one key, two sandboxes: {[one['id'] for one in made]}")
+        self._keep_made(key, made)
+
+    def _keep_made(self, key: str, made: list[dict[str, Any]]) -> None:
+        """What was made under a key of its own is held, or is to be given back by that."""
+        if not made:
+            self._owed.add(("key", key))
+            return
+        self._own.add(made[0]["id"])
+        for one in made:
+            self._ledger.counts[f"tier {one['tier']}"] += 1
+            self._ledger.had(Held(one["id"], one["boot_id"], self.tenant, self.number))
+
+    async def _abandon(self, action: plan.Abandon) -> None:
+        if action.by_client:
+            with trio.move_on_after(action.after_s):
+                async with self._told("abandon"):
+                    self._take(await self.client.create(**self._ask(action.way)))
+            return
+        key, made = self._key(), []
+        ttl_s = OWN_TTL_S if action.returns else CUT_TTL_S
+        with trio.move_on_after(action.after_s):
+            async with self._told("cut"):
+                made.append(await self._post(action.way, key, ttl_s))
+        if not action.returns and not made:
+            return
+        if not made:
+            async with self._told("return"):
+                made.append(await self._post(action.way, key, ttl_s))
+        self._keep_made(key, made)
+
+    async def _batch(self, way: plan.Way, count: int, *, gang: bool) -> None:
+        async with self.client.sandboxes(count, gang=gang, **self._ask(way)) as batch:
+            async for box in batch:
+                one = Held(box.id, str(box.info.boot_id), self.tenant, self.number)
+                async with self._told("execute in a batch", one):
+                    await self._execute(one, box, 0)
+
+    async def _reserve(self, count: int) -> None:
+        word = self._key()
+        wanted: dict[str, Any] = {
+            **self._site.reserved,
+            "prepare": [{"file": {"path": PREPARED, "content": word}}],
+        }
+        reservation = await self.client.reserve(**wanted, count=count, for_s=60)
+        try:
+            await reservation.wait(40)
+            asked: dict[str, Any] = {"run": self.run_name, "ttl_s": 60.0, "wait_s": WAIT_S}
+            async with self.client.sandbox(**wanted, **asked) as box:
+                self._ledger.counts[f"reserved, tier {box.info.tier}"] += 1
+                one = Held(box.id, str(box.info.boot_id), self.tenant, self.number)
+                digest = _digest(word.encode())
+                one.written(PREPARED, digest)
+                async with self._told("get what was prepared", one):
+                    await self._look_at(one, box, PREPARED)
+        finally:
+            with trio.move_on_after(20, shield=True):
+                await reservation.cancel()
+
+    async def _post(self, way: plan.Way, key: str, ttl_s: float) -> dict[str, Any]:
+        """Allocate as the API has it, on a connection of its own: cut when this is cancelled.
+
+        Raises:
+            SandmanError: as a caller of the API would read it.
+        """
+        body = {**self._site.asks[way], "lease": {"ttl_s": ttl_s}, "wait_s": WAIT_S}
+        until = self._now() + WAIT_S
+        while True:
+            try:
+                return await self._post_once(body, key)
+            except SandmanError as error:
+                if not error.retryable or self._now() > until:
+                    raise
+            await trio.sleep(0.5)
+
+    async def _post_once(self, body: dict[str, Any], key: str) -> dict[str, Any]:
+        answer = await self._plainly("POST", "/v1/sandboxes", key, body)
+        made: dict[str, Any] = answer.json()
+        if answer.status_code == httpx.codes.ACCEPTED:
+            raise UnreachableError("it waits still")
+        return made
+
+    async def _plainly(
+        self, method: str, path: str, key: str | None = None, body: object = None
+    ) -> httpx.Response:
+        site = self._site
+        headers = {"authorization": f"Bearer {site.tokens[self.tenant]}"}
+        if key is not None:
+            headers[names.HEADER_IDEMPOTENCY_KEY] = key
+        async with httpx.AsyncClient(base_url=site.url, verify=site.ca, timeout=90) as http:
+            try:
+                answer = await http.request(
+                    method, path, json=body, headers=headers,
+                    extensions={"sni_hostname": site.server_name},
+                )  # fmt: skip
+            except httpx.TransportError as error:
+                raise UnreachableError(f"a plain call: {error!r}") from error
+        if not answer.is_success:
+            raise problems.from_problem(answer.json(), answer.status_code)
+        return answer
+
+    # --- use ---
+
+    async def _execute(self, one: Held, box: sdk.Sandbox, code: int) -> None:
+        word = self._key()
+        one.marks[word] = False
+        result = await box.run(f"echo {word} >> {MARKS}; echo {word}; exit {code}")
+        one.marks[word] = True
+        told = (result.exit_code, result.stdout_text.strip(), result.boot_id)
+        if told != (code, word, one.boot):
+            self._ledger.wrong.append(f"{one.id}: wanted {(code, word, one.boot)}, got {told}")
+
+    async def _put(self, one: Held, box: sdk.Sandbox, path: str, data: bytes) -> None:
+        digest = _digest(data)
+        one.writing(path, digest)
+        await box.files.write(path, data)
+        one.written(path, digest)
+
+    async def _look_at(self, one: Held, box: sdk.Sandbox, path: str) -> None:
+        try:
+            digest = _digest(await box.files.read(path))
+        except PathNotFoundError:
+            digest = None
+        self._ledger.wrong += self._ledger.compare_file(one, path, digest)
+
+    async def _release(self, one: Held) -> None:
+        """From now on it is not held, whatever is answered: what is not answered is said again."""
+        self._ledger.let_go(one)
+        self._owed.add(("id", one.id))
+        async with self._told("release", one):
+            await self.client.release(one.id)
+            self._owed.discard(("id", one.id))
+
+    # --- the end ---
+
+    async def settle(self) -> None:
+        """Give back what could not be given back before.
+
+        Raises:
+            SandmanError: it cannot be now either.
+        """
+        for kind, name in sorted(self._owed):
+            if kind == "key":
+                await self._plainly("DELETE", "/v1/requests", name)
+            else:
+                await self._plainly("DELETE", f"/v1/sandboxes/{quote(name, safe='')}")
+            self._owed.discard((kind, name))
+
+    async def look(self, one: Held) -> list[str]:
+        """What is wrong with a sandbox that it holds."""
+        box = self.client.attach(one.id)
+        result = await box.run(f"touch {MARKS}; cat {MARKS}")
+        wrong = self._ledger.compare_marks(one, result.stdout_text.split())
+        if result.boot_id != one.boot:
+            wrong.append(f"{one.id}: it is boot {result.boot_id}, not {one.boot}")
+        before = len(self._ledger.wrong)
+        for path in one.files:
+            await self._look_at(one, box, path)
+        found, self._ledger.wrong = self._ledger.wrong[before:], self._ledger.wrong[:before]
+        return wrong + found
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
