@@ -18,9 +18,10 @@ from sandman._core.heart import Heart
 from sandman._core.termination import Termination
 from sandman._sync.transport import Transport
 from sandman.client import Client
+from sandman.errors import UnreachableError
 from sandman.sync import Client as SyncClient
 from tests.unit.client.backends import on_backends
-from tests.unit.client.fake_gateway import TOKEN, answer
+from tests.unit.client.fake_gateway import TOKEN, answer, drop_after
 from tests.unit.daemon.harness import wait_until
 
 if TYPE_CHECKING:
@@ -113,6 +114,61 @@ def test_a_fault_of_ours_ends_no_heartbeats(gateway: FakeGateway, monkeypatch):
         client.create(run="r1", ttl_s=SOON_S)
         assert wait_until(lambda: len(gateway.calls(BEAT)) >= 2)
     assert not faults
+
+
+END = "DELETE /v1/runs/r1/heartbeat"
+
+
+@on_backends
+async def test_a_client_that_closes_says_that_no_more_will_come(gateway: FakeGateway):
+    async with Client(gateway.url, TOKEN) as client:
+        async with client.sandbox(run="r1", ttl_s=SOON_S):
+            assert wait_until(lambda: gateway.calls(BEAT))
+        # Never kept, and so nothing is left of it.
+        await client.create(run="r2", ttl_s=60)
+        gateway.plan(END, answer(403))
+        assert gateway.calls(END) == []
+    assert len(gateway.calls("DELETE /v1/runs")) == 1
+    assert hearts() == 0
+
+
+def test_what_could_not_be_released_is_released_later(gateway: FakeGateway, monkeypatch, caplog):
+    """Heartbeats would keep it for as long as the client lives."""
+    monkeypatch.setattr(heart, "AGAIN_S", 0.05)
+    with SyncClient(gateway.url, TOKEN) as client:
+        gateway.plan("DELETE /v1/sandboxes", *[answer(403)] * 3)
+        with client.sandbox(run="r1", ttl_s=60) as box:
+            pass
+        assert f"{box.id} is left to its lease" in caplog.text
+        assert wait_until(lambda: not gateway.sandboxes)
+        assert wait_until(lambda: not client._heart._debts)
+        assert len(gateway.calls("DELETE /v1/sandboxes")) == 4
+
+
+@on_backends
+async def test_what_was_perhaps_made_for_a_call_without_an_answer_is_given_up(
+    gateway: FakeGateway, monkeypatch
+):
+    monkeypatch.setattr(heart, "AGAIN_S", 0.05)
+    async with Client(gateway.url, TOKEN) as client:
+        for key in (None, "mine"):
+            gateway.plan("POST /v1/sandboxes", drop_after)
+            with pytest.raises(UnreachableError):
+                await client.create(run="r1", wait_s=0.0, idempotency_key=key)
+        assert await anyio.to_thread.run_sync(wait_until, lambda: len(gateway.sandboxes) == 1)
+        # The caller's own key is the caller's to ask again with.
+        [kept] = gateway.by_key
+        assert kept == "mine"
+        assert len(gateway.calls("DELETE /v1/requests")) == 1
+
+
+def test_a_client_that_closes_tries_once_more_to_give_back(gateway: FakeGateway):
+    with SyncClient(gateway.url, TOKEN) as client:
+        gateway.plan("DELETE /v1/sandboxes", answer(403))
+        with client.sandbox(run="r1"):
+            pass
+        assert len(gateway.sandboxes) == 1
+    assert gateway.sandboxes == {}
 
 
 def test_a_stopped_one_begins_no_more(gateway: FakeGateway):
