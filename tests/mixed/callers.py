@@ -29,8 +29,6 @@ OWN_TTL_S = 90.0
 RENEW_EACH_S = 20.0
 CUT_TTL_S = 20.0
 """Lease of what is made for a connection that was cut: it may have been handed over to nobody."""
-MARKS = "/tmp/marks"
-PREPARED = "/tmp/prepared"
 GONE = {"died", "deleted", "not_found"}
 """What ends a sandbox for its caller, where it is allowed."""
 
@@ -43,6 +41,7 @@ class Site:
         tokens: by tenant.
         asks: what is asked for to have a sandbox in this way.
         reserved: what a reservation is made of.
+        folder: of the sandboxes, for what is left there.
     """
 
     url: str
@@ -51,6 +50,17 @@ class Site:
     tokens: Mapping[str, str]
     asks: Mapping[plan.Way, Mapping[str, str]]
     reserved: Mapping[str, str]
+    folder: str = "/tmp"
+
+    @property
+    def marks(self) -> str:
+        """Where commands leave their marks."""
+        return f"{self.folder}/marks"
+
+    @property
+    def prepared(self) -> str:
+        """The file of a preparation."""
+        return f"{self.folder}/prepared"
 
 
 class Caller:
@@ -161,10 +171,12 @@ class Caller:
                     await self._execute(one, box, code)
             case plan.Put(_, name, size, fill):
                 async with self._told("put", one):
-                    await self._put(one, box, f"/tmp/{name}", plan.content(size, fill))
+                    await self._put(
+                        one, box, f"{self._site.folder}/{name}", plan.content(size, fill)
+                    )
             case plan.Get(_, name):
                 async with self._told("get", one):
-                    await self._look_at(one, box, f"/tmp/{name}")
+                    await self._look_at(one, box, f"{self._site.folder}/{name}")
             case plan.Renew():
                 async with self._told("renew", one):
                     await box.renew()
@@ -238,7 +250,7 @@ class Caller:
         word = self._key()
         wanted: dict[str, Any] = {
             **self._site.reserved,
-            "prepare": [{"file": {"path": PREPARED, "content": word}}],
+            "prepare": [{"file": {"path": self._site.prepared, "content": word}}],
         }
         reservation = await self.client.reserve(**wanted, count=count, for_s=60)
         try:
@@ -248,9 +260,9 @@ class Caller:
                 self._ledger.counts[f"reserved, tier {box.info.tier}"] += 1
                 one = Held(box.id, str(box.info.boot_id), self.tenant, self.number)
                 digest = _digest(word.encode())
-                one.written(PREPARED, digest)
+                one.written(self._site.prepared, digest)
                 async with self._told("get what was prepared", one):
-                    await self._look_at(one, box, PREPARED)
+                    await self._look_at(one, box, self._site.prepared)
         finally:
             with trio.move_on_after(20, shield=True):
                 await reservation.cancel()
@@ -302,7 +314,7 @@ class Caller:
     async def _execute(self, one: Held, box: sdk.Sandbox, code: int) -> None:
         word = self._key()
         one.marks[word] = False
-        result = await box.run(f"echo {word} >> {MARKS}; echo {word}; exit {code}")
+        result = await box.run(f"echo {word} >> {self._site.marks}; echo {word}; exit {code}")
         one.marks[word] = True
         told = (result.exit_code, result.stdout_text.strip(), result.boot_id)
         if told != (code, word, one.boot):
@@ -347,7 +359,8 @@ class Caller:
     async def look(self, one: Held) -> list[str]:
         """What is wrong with a sandbox that it holds."""
         box = self.client.attach(one.id)
-        result = await box.run(f"touch {MARKS}; cat {MARKS}")
+        marks = self._site.marks
+        result = await box.run(f"touch {marks}; cat {marks}")
         wrong = self._ledger.compare_marks(one, result.stdout_text.split())
         if result.boot_id != one.boot:
             wrong.append(f"{one.id}: it is boot {result.boot_id}, not {one.boot}")
