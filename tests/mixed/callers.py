@@ -297,7 +297,9 @@ class Caller:
         headers = {"authorization": f"Bearer {site.tokens[self.tenant]}"}
         if key is not None:
             headers[names.HEADER_IDEMPOTENCY_KEY] = key
-        async with httpx.AsyncClient(base_url=site.url, verify=site.ca, timeout=90) as http:
+        async with httpx.AsyncClient(
+            base_url=site.url, verify=site.ca, timeout=90, trust_env=False
+        ) as http:
             try:
                 answer = await http.request(
                     method, path, json=body, headers=headers,

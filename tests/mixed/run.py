@@ -150,7 +150,7 @@ class Load:
         }
 
     async def _lists(self) -> dict[str, dict[str, set[str]]]:
-        """What each replica says that each tenant has."""
+        """What each replica says that each tenant has; what has ended is told for a while."""
         made = self._deployed.installation
         addresses = await trio.to_thread.run_sync(faults.gateway_addresses, self._deployed)
         found: dict[str, dict[str, set[str]]] = {}
@@ -162,7 +162,8 @@ class Load:
                 async with sdk.Client(
                     url, token, ca=made.ca, server_name=made.server_name
                 ) as client:
-                    lists[address] = {box.id for box in await client.list()}
+                    boxes = await client.list()
+                    lists[address] = {box.id for box in boxes if box.info.state != "ended"}
         return found
 
     async def _look(self) -> None:
