@@ -201,7 +201,7 @@ class Client:
             SandmanError: as `create`, of the call as a whole: at the first step of the iteration, or of
                 single ones, when all the others have come. See Batch.
         """
-        key, _ = _key(options)
+        key, is_own = _key(options)
         creation = Creation(options, key, self._run_of(options, key), count=count, gang=gang)
         batch = Batch(self._transport, creation)
         try:
@@ -211,7 +211,7 @@ class Client:
             with anyio.move_on_after(RELEASE_LIMIT_S, shield=True):
                 batch.close()
                 if batch.creation.sent:
-                    self._give_up(key)
+                    self._give_up(key, is_own=is_own)
 
     def _until_ready(self, creation: Creation) -> object:
         """The sandbox, however often the gateway says where its request stands."""
@@ -305,14 +305,16 @@ class Client:
             self._heart.owe(Debt(f"/v1/sandboxes/{quote(sandbox_id, safe='')}"))
             logger.warning("sandbox %s is left to its lease, or a later try: %s", sandbox_id, error)
 
-    def _give_up(self, key: str) -> None:
-        """Release what was made under this key, and ask for no more of it."""
+    def _give_up(self, key: str, *, is_own: bool = False) -> None:
+        """Release what was made under this key, and ask for no more of it; later where it cannot be now, but for
+        the caller's own key, under which there may be others by then."""
         call = Call("DELETE", REQUESTS, {names.HEADER_IDEMPOTENCY_KEY: key})
         call.silence_s = call.patience_s = RELEASE_LIMIT_S
         try:
             self._transport.json(call)
         except SandmanError as error:
-            self._heart.owe(Debt(REQUESTS, key))
+            if not is_own:
+                self._heart.owe(Debt(REQUESTS, key))
             logger.warning("what was asked for is left to its lease, or a later try: %s", error)
 
 

@@ -162,6 +162,16 @@ async def test_what_was_perhaps_made_for_a_call_without_an_answer_is_given_up(
         assert len(gateway.calls("DELETE /v1/requests")) == 1
 
 
+def test_what_may_be_had_again_by_its_own_key_is_not_given_up_later(gateway: FakeGateway):
+    with SyncClient(gateway.url, TOKEN) as client:
+        gateway.plan("DELETE /v1/requests", *[answer(403)] * 2)
+        for key in ("mine", None):
+            with client.sandboxes(1, idempotency_key=key) as batch:
+                list(batch)
+        [owed] = client._heart._debts
+        assert owed.key != "mine"
+
+
 def test_a_client_that_closes_tries_once_more_to_give_back(gateway: FakeGateway):
     with SyncClient(gateway.url, TOKEN) as client:
         gateway.plan("DELETE /v1/sandboxes", answer(403))
