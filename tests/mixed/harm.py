@@ -26,6 +26,8 @@ API_SERVICE = "10.96.0.1"
 """Where pods reach the API server."""
 PATIENCE_S = 90.0
 """Seconds for the API server, or a gateway, to be there again on a busy machine."""
+STARTS = 20
+"""Tries to start the API server."""
 WATCHES_S = 15.0
 """Seconds after the API server is back until every watch has been asked for again."""
 
@@ -94,8 +96,12 @@ class Harm:
 
     def restore(self) -> None:
         """Wait until gateways and API server are there."""
-        _again(lambda: self._deployed.kubectl("get", "pods", "-o", "name"))
+        self.wait_for_api()
         self._wait_for_gateways()
+
+    def wait_for_api(self) -> None:
+        """Wait until the API server answers."""
+        _again(lambda: self._deployed.kubectl("get", "pods", "-o", "name"))
 
     # --- gateways ---
 
@@ -133,8 +139,14 @@ class Harm:
         old = processes.load(record)
         assert old is not None, "the API server does not run"
         processes.end_all([old], signal.SIGKILL, 10.0)
-        component = components.component(bed, "apiserver")
-        processes.start(record, bed.logs / "apiserver.log", component.command)
+        command = components.component(bed, "apiserver").command
+        for _ in range(STARTS):
+            begun = processes.start(record, bed.logs / "apiserver.log", command)
+            # The threads of the one before may have its port for a moment longer than it is there.
+            time.sleep(1.0)
+            if begun.is_alive():
+                return
+        raise BedError("the API server does not start again")
 
     def _wait_for_watches(self) -> None:
         """Its versions of before are too old for what it remembers: that is told to every watch."""

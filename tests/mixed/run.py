@@ -92,6 +92,8 @@ class Load:
                 await self._hit(mishap, nursery)
 
     async def _hit(self, mishap: plan.Mishap, nursery: trio.Nursery) -> None:
+        # Without the API server nothing but itself can be hit.
+        await trio.to_thread.run_sync(self.harm.wait_for_api)
         try:
             held = sorted(one.pod for one in self.ledger.held.values())
             target = await trio.to_thread.run_sync(self.harm.target, mishap, held)
@@ -99,7 +101,7 @@ class Load:
             print(f"{self.now():.1f} s: {mishap.fault.value} {target or ''}", flush=True)
             await trio.to_thread.run_sync(self.harm.do, mishap, target)
         except (BedError, AssertionError, OSError) as error:
-            # As when the API server is not back from the one before.
+            # As when the pod that was chosen went in the same moment.
             self.ledger.counts[f"missed: {mishap.fault.value}"] += 1
             print(f"{self.now():.1f} s: missed: {mishap.fault.value}: {error}", flush=True)
             return
