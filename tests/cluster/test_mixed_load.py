@@ -41,7 +41,7 @@ def not_free(deployed) -> list[str]:
 @pytest.mark.timeout(MINUTES * 60 + 900)
 async def test_in_the_end_the_pods_are_the_sandboxes_that_callers_hold(sandman):
     print(f"seed {SEED}: SANDMAN_SOAK_SEED={SEED} repeats this plan", flush=True)
-    with run.new_pool(sandman):
+    with run.pools(sandman):
         load = run.Load(sandman, SEED, MINUTES * 60, GAP_S)
         try:
             await load.run()

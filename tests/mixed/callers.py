@@ -8,11 +8,11 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import httpx
 import trio
 
 import sandman as sdk
-from sandman import names, problems
+from sandman import names
+from sandman._async.transport import Call, Transport
 from sandman.errors import PathNotFoundError, SandmanError, UnreachableError
 from tests.mixed import plan
 from tests.mixed.ledger import Failure, Held
@@ -101,8 +101,12 @@ class Caller:
             trio.open_nursery() as nursery,
         ):
             self.client = client
+            self._plain = Transport(client.settings)
             nursery.start_soon(self._keep)
-            yield
+            try:
+                yield
+            finally:
+                await self._plain.aclose()
             nursery.cancel_scope.cancel()
 
     async def load(self, seconds: float) -> None:
@@ -284,32 +288,25 @@ class Caller:
             await trio.sleep(0.5)
 
     async def _post_once(self, body: dict[str, Any], key: str) -> dict[str, Any]:
-        answer = await self._plainly("POST", "/v1/sandboxes", key, body)
-        made: dict[str, Any] = answer.json()
-        if answer.status_code == httpx.codes.ACCEPTED:
+        made = await self._plainly("POST", "/v1/sandboxes", key, body)
+        if "id" not in made:
             raise UnreachableError("it waits still")
         return made
 
     async def _plainly(
         self, method: str, path: str, key: str | None = None, body: object = None
-    ) -> httpx.Response:
-        site = self._site
-        headers = {"authorization": f"Bearer {site.tokens[self.tenant]}"}
+    ) -> dict[str, Any]:
+        """One attempt at a call; its connection is cut when this is cancelled.
+
+        Raises:
+            SandmanError: there is no answer, or it is one.
+        """
+        call = Call(method, path) if body is None else Call.with_json(method, path, body)
         if key is not None:
-            headers[names.HEADER_IDEMPOTENCY_KEY] = key
-        async with httpx.AsyncClient(
-            base_url=site.url, verify=site.ca, timeout=90, trust_env=False
-        ) as http:
-            try:
-                answer = await http.request(
-                    method, path, json=body, headers=headers,
-                    extensions={"sni_hostname": site.server_name},
-                )  # fmt: skip
-            except httpx.TransportError as error:
-                raise UnreachableError(f"a plain call: {error!r}") from error
-        if not answer.is_success:
-            raise problems.from_problem(answer.json(), answer.status_code)
-        return answer
+            call.headers = {**call.headers, names.HEADER_IDEMPOTENCY_KEY: key}
+        call.silence_s, call.patience_s = 1.5 * WAIT_S, 0.0
+        answer: dict[str, Any] | None = await self._plain.json(call)  # type: ignore[assignment]
+        return answer or {}
 
     # --- use ---
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import ssl
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -32,6 +33,9 @@ what nobody came for is kept for half of one, and a lease of a cut connection fo
 LOOK_EVERY_S = 2.0
 NEW_POOL = "mixed-new"
 """A pool without placeholders: each of its sandboxes is a new pod."""
+WARM_POOL = "mixed-warm"
+"""A pool whose placeholders have what commands need, and are taken as they are."""
+WARM = 3
 
 
 class Load:
@@ -207,43 +211,54 @@ class Load:
 def site_of(deployed: Deployed) -> Site:
     """Where the load goes on the test cluster."""
     made = deployed.installation
-    root, new = {"pool": "root"}, {"pool": NEW_POOL}
+    root = {"pool": "root"}
     return Site(
         url=made.url,
         ca=ssl.create_default_context(cafile=str(made.ca)),
         server_name=made.server_name,
         tokens={"demo": made.token, "other": made.other_token},
         asks={
-            plan.Way.WARM: root,
+            plan.Way.WARM: {"pool": WARM_POOL},
             plan.Way.SWAP: {**root, "image": deployed.image("busybox")},
-            plan.Way.COLD: {**new, "image": deployed.image("debian")},
+            plan.Way.COLD: {"pool": NEW_POOL, "image": deployed.image("debian")},
         },
         reserved={**root, "image": deployed.image("busybox")},
     )
 
 
 @contextlib.contextmanager
-def new_pool(deployed: Deployed) -> Iterator[None]:
-    """The pool of new pods, for the length of the block."""
+def pools(deployed: Deployed) -> Iterator[None]:
+    """The load's own pools, for the length of the block."""
     text = deployed.kubectl("get", "deployment", "sandman-pool-root", "-o", "json")
     root = json.loads(text)["spec"]
-    labels = {names.LABEL_POOL: NEW_POOL}
-    root["replicas"] = 0
-    root["selector"]["matchLabels"] |= labels
-    root["template"]["metadata"]["labels"] |= labels
-    root["template"]["spec"]["containers"][0]["image"] = deployed.image("debian")
-    body = {
+    made = (
+        _pool(root, NEW_POOL, deployed.image("debian"), 0),
+        _pool(root, WARM_POOL, deployed.image("busybox"), WARM),
+    )
+    for one in made:
+        apply = ("-n", names.SANDBOX_NAMESPACE, "apply", "-f", "-")
+        kubectl(deployed.bed, *apply, input=json.dumps(one))
+    try:
+        deployed.kubectl("rollout", "status", f"deployment/{WARM_POOL}", "--timeout=120s")
+        yield
+    finally:
+        deployed.kubectl("delete", "deployment", NEW_POOL, WARM_POOL, "--ignore-not-found")
+
+
+def _pool(root: dict[str, Any], name: str, image: str, replicas: int) -> dict[str, Any]:
+    spec = copy.deepcopy(root)
+    labels = {names.LABEL_POOL: name}
+    spec["replicas"] = replicas
+    spec["selector"]["matchLabels"] |= labels
+    spec["template"]["metadata"]["labels"] |= labels
+    spec["template"]["spec"]["containers"][0]["image"] = image
+    return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {
-            "name": NEW_POOL,
+            "name": name,
             "labels": labels,
             "annotations": {names.ANNOTATION_POOL_SWAP: "true"},
         },
-        "spec": root,
+        "spec": spec,
     }
-    kubectl(deployed.bed, "-n", names.SANDBOX_NAMESPACE, "apply", "-f", "-", input=json.dumps(body))
-    try:
-        yield
-    finally:
-        deployed.kubectl("delete", "deployment", NEW_POOL, "--ignore-not-found")
