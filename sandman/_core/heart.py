@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from sandman import names
+from sandman._core import blocking
 from sandman.errors import SandmanError
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ STOP_S = 2.0
 """Seconds that closing a client waits for a heartbeat on its way, and to say that there will be no more."""
 LAST_S = 0.5
 """Seconds for each of its last words."""
+HEARSAY_S = 0.25
+"""Seconds until every replica knows what one of them did."""
 
 logger = logging.getLogger("sandman")
 
@@ -170,7 +173,11 @@ class Heart:
                     self._beat(transport, name, run)
                 self._changed.wait(self._wait(time.monotonic()))
             self._pay(transport, self._owed(math.inf), LAST_S)
-            self._end(transport)
+            kept = [name for name, run in self._runs.items() if run.was_kept]
+            if left := self._end(transport, kept):
+                # Another replica than the one that released the last may hear of it a moment later.
+                blocking.sleep(HEARSAY_S)
+                self._end(transport, left)
         finally:
             transport.close()
 
@@ -228,19 +235,24 @@ class Heart:
                 with self._lock:
                     del self._debts[debt]
 
-    def _end(self, transport: Transport) -> None:
-        """There will be no more heartbeats: what they left goes with the last sandbox, if that is gone by now."""
+    def _end(self, transport: Transport, runs: list[str]) -> list[str]:
+        """There will be no more heartbeats: what they left goes with the last sandbox, if that is gone by now.
+        Those of which it is not."""
         from sandman._sync.transport import Call  # noqa: PLC0415
 
-        for name in [name for name, run in self._runs.items() if run.was_kept]:
+        left = []
+        for name in runs:
             call = Call("DELETE", f"/v1/runs/{quote(name, safe='')}/heartbeat")
             call.patience_s = call.silence_s = LAST_S
             try:
-                transport.json(call)
+                answer = transport.json(call)
             except SandmanError as error:
                 # The gateway sees to it some minutes later, too.
                 logger.info("the end of run %s could not be told: %s", name, error)
-                return
+                return []
+            if isinstance(answer, dict) and answer.get("sandboxes"):
+                left.append(name)
+        return left
 
     def _forget(self, name: str, asked: int) -> None:
         """It has no sandboxes any more, unless one was made while the gateway was asked."""

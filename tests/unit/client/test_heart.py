@@ -132,6 +132,14 @@ async def test_a_client_that_closes_says_that_no_more_will_come(gateway: FakeGat
     assert hearts() == 0
 
 
+def test_what_another_replica_does_not_know_yet_is_said_again(gateway: FakeGateway):
+    with SyncClient(gateway.url, TOKEN) as client:
+        client.create(run="r1", ttl_s=SOON_S)
+        assert wait_until(lambda: gateway.calls(BEAT))
+    # It has a sandbox still.
+    assert len(gateway.calls(END)) == 2
+
+
 def test_what_could_not_be_released_is_released_later(gateway: FakeGateway, monkeypatch, caplog):
     """Heartbeats would keep it for as long as the client lives."""
     monkeypatch.setattr(heart, "AGAIN_S", 0.05)
