@@ -151,7 +151,7 @@ SANDMAN_SOAK_MINUTES ?= 30
 
 .PHONY: soak-mixed
 soak-mixed: setup ## random load with faults on the cluster, SANDMAN_SOAK_MINUTES (30) long: who holds what in the end
-	SANDMAN_SOAK_MINUTES=$(SANDMAN_SOAK_MINUTES) $(PY) $(PYTEST)=build/junit/soak-mixed.xml -s \
+	SANDMAN_SOAK_MINUTES=$(SANDMAN_SOAK_MINUTES) $(PY) $(PYTEST)=build/junit/soak-mixed.xml -s -o faulthandler_timeout=0 \
 		tests/cluster/test_mixed_load.py
 
 .PHONY: soak
