@@ -219,6 +219,7 @@ class Heart:
             self._forget(name, asked)
 
     def _pay(self, transport: Transport, debts: list[Debt], patience_s: float) -> None:
+        """Until one cannot be paid: heartbeats are not to wait for hundreds of them."""
         from sandman._sync.transport import Call  # noqa: PLC0415
 
         for debt in debts:
@@ -231,9 +232,9 @@ class Heart:
                 logger.warning("what nobody holds could not be given back: %s", error)
                 with self._lock:
                     self._debts[debt] = time.monotonic() + AGAIN_S
-            else:
-                with self._lock:
-                    del self._debts[debt]
+                return
+            with self._lock:
+                del self._debts[debt]
 
     def _end(self, transport: Transport, runs: list[str]) -> list[str]:
         """There will be no more heartbeats: what they left goes with the last sandbox, if that is gone by now.

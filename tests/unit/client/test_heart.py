@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from sandman._core import heart, termination
-from sandman._core.heart import Heart
+from sandman._core.heart import Debt, Heart
 from sandman._core.termination import Termination
 from sandman._sync.transport import Transport
 from sandman.client import Client
@@ -168,6 +168,23 @@ async def test_what_was_perhaps_made_for_a_call_without_an_answer_is_given_up(
         [kept] = gateway.by_key
         assert kept == "mine"
         assert len(gateway.calls("DELETE /v1/requests")) == 1
+
+
+def test_heartbeats_do_not_wait_for_what_is_owed(gateway: FakeGateway, monkeypatch):
+    monkeypatch.setattr(heart, "AGAIN_S", 0.1)
+    with SyncClient(gateway.url, TOKEN) as client:
+        client.create(run="r1", ttl_s=SOON_S)
+        # Each is tried for a tenth of a second, and again.
+        gateway.plan("DELETE /v1/sandboxes/x", *[answer(503)] * 10_000)
+        for number in range(50):
+            client._heart.owe(Debt(f"/v1/sandboxes/x{number}"))
+        assert wait_until(lambda: gateway.calls("DELETE"))
+        before = len(gateway.calls(BEAT))
+        assert wait_until(lambda: len(gateway.calls(BEAT)) >= before + 3)
+        between = " ".join(gateway.calls()).split(BEAT)
+        assert max(len(set(part.split())) for part in between) < 20
+        gateway._plans.clear()
+        assert wait_until(lambda: not client._heart._debts)
 
 
 def test_what_may_be_had_again_by_its_own_key_is_not_given_up_later(gateway: FakeGateway):
