@@ -180,7 +180,8 @@ class Caller:
                     )
             case plan.Get(_, name):
                 async with self._told("get", one):
-                    await self._look_at(one, box, f"{self._site.folder}/{name}")
+                    path = f"{self._site.folder}/{name}"
+                    self._ledger.blame(await self._look_at(one, box, path))
             case plan.Renew():
                 async with self._told("renew", one):
                     await box.renew()
@@ -212,7 +213,7 @@ class Caller:
             nursery.start_soon(once)
             nursery.start_soon(once)
         if len({one["id"] for one in made}) > 1:
-            self._ledger.wrong.append(f"one key, two sandboxes: {[one['id'] for one in made]}")
+            self._ledger.blame([f"one key, two sandboxes: {[one['id'] for one in made]}"])
         self._keep_made(key, made)
 
     def _keep_made(self, key: str, made: list[dict[str, Any]]) -> None:
@@ -266,7 +267,7 @@ class Caller:
                 digest = _digest(word.encode())
                 one.written(self._site.prepared, digest)
                 async with self._told("get what was prepared", one):
-                    await self._look_at(one, box, self._site.prepared)
+                    self._ledger.blame(await self._look_at(one, box, self._site.prepared))
         finally:
             with trio.move_on_after(20, shield=True):
                 await reservation.cancel()
@@ -317,7 +318,7 @@ class Caller:
         one.marks[word] = True
         told = (result.exit_code, result.stdout_text.strip(), result.boot_id)
         if told != (code, word, one.boot):
-            self._ledger.wrong.append(f"{one.id}: wanted {(code, word, one.boot)}, got {told}")
+            self._ledger.blame([f"{one.id}: wanted {(code, word, one.boot)}, got {told}"])
 
     async def _put(self, one: Held, box: sdk.Sandbox, path: str, data: bytes) -> None:
         digest = _digest(data)
@@ -325,12 +326,12 @@ class Caller:
         await box.files.write(path, data)
         one.written(path, digest)
 
-    async def _look_at(self, one: Held, box: sdk.Sandbox, path: str) -> None:
+    async def _look_at(self, one: Held, box: sdk.Sandbox, path: str) -> list[str]:
         try:
             digest = _digest(await box.files.read(path))
         except PathNotFoundError:
             digest = None
-        self._ledger.wrong += self._ledger.compare_file(one, path, digest)
+        return self._ledger.compare_file(one, path, digest)
 
     async def _release(self, one: Held) -> None:
         """From now on it is not held, whatever is answered: what is not answered is said again."""
@@ -363,11 +364,9 @@ class Caller:
         wrong = self._ledger.compare_marks(one, result.stdout_text.split())
         if result.boot_id != one.boot:
             wrong.append(f"{one.id}: it is boot {result.boot_id}, not {one.boot}")
-        before = len(self._ledger.wrong)
         for path in one.files:
-            await self._look_at(one, box, path)
-        found, self._ledger.wrong = self._ledger.wrong[before:], self._ledger.wrong[:before]
-        return wrong + found
+            wrong += await self._look_at(one, box, path)
+        return wrong
 
 
 def _digest(data: bytes) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tests.mixed.plan import Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 SETTLE_S = 30.0
 """Seconds after a fault in which it may be felt: a gateway starts in some ten on a busy machine, another leads after
@@ -96,9 +96,14 @@ class Failure:
 
 
 class Ledger:
-    """What there is."""
+    """What there is.
 
-    def __init__(self) -> None:
+    Args:
+        tell: hears of each failure and of what is wrong at once: a load that is cut short leaves its trace so.
+    """
+
+    def __init__(self, tell: Callable[[str], object] = lambda _text: None) -> None:
+        self._tell = tell
         self.held: dict[str, Held] = {}
         self.faults: list[Felt] = []
         self.failures: list[Failure] = []
@@ -110,13 +115,19 @@ class Ledger:
     def __repr__(self) -> str:
         return f"<Ledger held={len(self.held)} wrong={len(self.wrong)}>"
 
+    def blame(self, texts: Iterable[str]) -> None:
+        """This must not be."""
+        for text in texts:
+            self.wrong.append(text)
+            self._tell(f"WRONG: {text}")
+
     # --- sandboxes ---
 
     def had(self, one: Held) -> Held:
         """A caller was given it. The same one again is the same: a repeated call found it."""
         known = self.held.setdefault(one.id, one)
         if (known.boot, known.caller) != (one.boot, one.caller):
-            self.wrong.append(f"{one.id} was given to {known.caller} and to {one.caller}")
+            self.blame([f"{one.id} was given to {known.caller} and to {one.caller}"])
         return known
 
     def let_go(self, one: Held) -> None:
@@ -152,9 +163,10 @@ class Ledger:
         """A caller was told of a failure, which the faults near it must explain."""
         self.failures.append(failure)
         self.counts[f"failed: {failure.reason}"] += 1
+        self._tell(f"told: {failure}")
         if not self.explains(failure):
             near = ", ".join(one.fault.value for one in self._near(failure)) or "none"
-            self.wrong.append(f"{failure} (faults near it: {near})")
+            self.blame([f"{failure} (faults near it: {near})"])
 
     def explains(self, failure: Failure) -> bool:
         """Whether the faults allow it."""

@@ -49,7 +49,7 @@ class Load:
     """
 
     def __init__(self, deployed: Deployed, seed: int, seconds: float, gap_s: float) -> None:
-        self.ledger = Ledger()
+        self.ledger = Ledger(_say)
         self.harm = Harm(deployed)
         self._deployed = deployed
         self._seed = seed
@@ -77,13 +77,11 @@ class Load:
                     nursery.start_soon(caller.load, self._seconds)
                 nursery.start_soon(self._go_wrong)
             await trio.to_thread.run_sync(self.harm.restore)
-            print(
-                f"{self.now():.0f} s: the load is over, {len(self.ledger.held)} are held",
-                flush=True,
-            )
+            held = len(self.ledger.held)
+            _say(f"{self.now():.0f} s: the load is over, {held} are held")
             await self._settle()
             took = await self._until_equal()
-            print(f"{self.now():.0f} s: equal {took:.1f} s after the load", flush=True)
+            _say(f"{self.now():.0f} s: equal {took:.1f} s after the load")
             await self._look()
             await self._let_all_go()
 
@@ -102,12 +100,12 @@ class Load:
             held = sorted(one.pod for one in self.ledger.held.values())
             target = await trio.to_thread.run_sync(self.harm.target, mishap, held)
             felt = self.ledger.began(mishap.fault, self.now(), target)
-            print(f"{self.now():.1f} s: {mishap.fault.value} {target or ''}", flush=True)
+            _say(f"{self.now():.1f} s: {mishap.fault.value} {target or ''}")
             await trio.to_thread.run_sync(self.harm.do, mishap, target)
         except (BedError, AssertionError, OSError) as error:
             # As when the pod that was chosen went in the same moment.
             self.ledger.counts[f"missed: {mishap.fault.value}"] += 1
-            print(f"{self.now():.1f} s: missed: {mishap.fault.value}: {error}", flush=True)
+            _say(f"{self.now():.1f} s: missed: {mishap.fault.value}: {error}")
             return
 
         async def watch() -> None:
@@ -133,13 +131,13 @@ class Load:
         while different and self.now() < began + QUIET_S:
             await trio.sleep(LOOK_EVERY_S)
             different = self.ledger.compare(await trio.to_thread.run_sync(self._leased))
-        self.ledger.wrong += different
+        self.ledger.blame(different)
         for tenant, lists in (await self._lists()).items():
             own = {one.id for one in self.ledger.held.values() if one.tenant == tenant}
             hit = {one.id for one in self.ledger.held.values() if self.ledger.wrecks(one.pod)}
             for address, ids in lists.items():
                 if ids - hit != own - hit:
-                    self.ledger.wrong.append(f"{address} lists for {tenant}: {sorted(ids ^ own)}")
+                    self.ledger.blame([f"{address} lists for {tenant}: {sorted(ids ^ own)}"])
         return self.now() - began
 
     def _leased(self) -> dict[str, str]:
@@ -181,9 +179,9 @@ class Load:
                     continue
                 self.ledger.counts["looked at in the end"] += 1
                 try:
-                    self.ledger.wrong += await caller.look(one)
+                    self.ledger.blame(await caller.look(one))
                 except SandmanError as error:
-                    self.ledger.wrong.append(f"{one.id}: it does not answer in the end: {error}")
+                    self.ledger.blame([f"{one.id}: it does not answer in the end: {error}"])
 
         async with trio.open_nursery() as nursery:
             for caller in self.callers:
@@ -202,10 +200,14 @@ class Load:
             f"seed {self._seed}, {self._seconds:.0f} s of load, {len(self.ledger.faults)} faults, load average"
             f" {os.getloadavg()[0]:.1f}; {self.harm.gone} watches were told that they are too old",
             ", ".join(f"{name}: {count}" for name, count in counts),
-            *(f"told: {one}" for one in self.ledger.failures),
+            f"{len(self.ledger.failures)} failures told, {len(self.ledger.wrong)} things wrong",
             *(f"WRONG: {one}" for one in self.ledger.wrong),
         ]
         return "\n".join(lines)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
 
 
 def site_of(deployed: Deployed) -> Site:

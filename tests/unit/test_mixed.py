@@ -136,6 +136,15 @@ def test_no_fault_explains_a_fault_of_ours(reason):
     assert ledger.counts[f"failed: {reason}"] == 1
 
 
+def test_what_is_wrong_is_told_at_once():
+    told: list[str] = []
+    ledger = Ledger(told.append)
+    ledger.failed(failure("internal"))
+    ledger.blame(["odd"])
+    assert [text.partition(":")[0] for text in told] == ["told", "WRONG", "WRONG"]
+    assert ledger.wrong[1] == "odd"
+
+
 def test_a_sandbox_that_was_hit_says_what_hit_it_and_no_other_does():
     ledger = Ledger()
     one, other = ledger.had(held(1)), ledger.had(held(2))
