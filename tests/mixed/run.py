@@ -15,7 +15,8 @@ import sandman as sdk
 from sandman import names
 from sandman.errors import SandmanError
 from tests.cluster import faults
-from tests.cluster.bed import BedError, kubectl
+from tests.cluster import pools as cluster_pools
+from tests.cluster.bed import BedError
 from tests.mixed import plan
 from tests.mixed.callers import Caller, Site
 from tests.mixed.harm import Harm
@@ -238,8 +239,7 @@ def pools(deployed: Deployed) -> Iterator[None]:
         _pool(root, WARM_POOL, deployed.image("busybox"), WARM),
     )
     for one in made:
-        apply = ("-n", names.SANDBOX_NAMESPACE, "apply", "-f", "-")
-        kubectl(deployed.bed, *apply, input=json.dumps(one))
+        cluster_pools.apply(deployed, one)
     try:
         deployed.kubectl("rollout", "status", f"deployment/{WARM_POOL}", "--timeout=120s")
         yield
