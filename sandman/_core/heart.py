@@ -215,8 +215,8 @@ class Heart:
             run.due = time.monotonic() + min(AGAIN_S, run.pause_s)
             return
         run.due = began + run.pause_s
-        if isinstance(answer, dict) and answer.get("sandboxes") == 0:
-            self._forget(name, asked)
+        if isinstance(answer, dict) and answer.get("sandboxes") == 0 and self._forget(name, asked):
+            self._end(transport, [name])
 
     def _pay(self, transport: Transport, debts: list[Debt], patience_s: float) -> None:
         """Until one cannot be paid: heartbeats are not to wait for hundreds of them."""
@@ -255,9 +255,11 @@ class Heart:
                 left.append(name)
         return left
 
-    def _forget(self, name: str, asked: int) -> None:
-        """It has no sandboxes any more, unless one was made while the gateway was asked."""
+    def _forget(self, name: str, asked: int) -> bool:
+        """It has no sandboxes any more, unless one was made while the gateway was asked; whether it has none."""
         with self._lock:
             known = self._runs[name]
-            if not known.pending and known.asked == asked:
-                del self._runs[name]
+            if known.pending or known.asked != asked:
+                return False
+            del self._runs[name]
+            return True

@@ -119,16 +119,24 @@ def test_a_fault_of_ours_ends_no_heartbeats(gateway: FakeGateway, monkeypatch):
 END = "DELETE /v1/runs/r1/heartbeat"
 
 
+def test_of_a_run_that_is_over_it_is_said_that_no_more_will_come(gateway: FakeGateway):
+    with SyncClient(gateway.url, TOKEN) as client:
+        with client.sandbox(run="r1", ttl_s=SOON_S):
+            assert wait_until(lambda: gateway.calls(BEAT))
+        assert wait_until(lambda: gateway.calls(END))
+    assert gateway.calls("DELETE /v1/runs") == [END]
+
+
 @on_backends
 async def test_a_client_that_closes_says_that_no_more_will_come(gateway: FakeGateway):
     async with Client(gateway.url, TOKEN) as client:
-        async with client.sandbox(run="r1", ttl_s=SOON_S):
-            assert wait_until(lambda: gateway.calls(BEAT))
+        async with client.sandbox(run="r1", ttl_s=60):
+            client._heart._runs["r1"].was_kept = True
         # Never kept, and so nothing is left of it.
         await client.create(run="r2", ttl_s=60)
         gateway.plan(END, answer(403))
         assert gateway.calls(END) == []
-    assert len(gateway.calls("DELETE /v1/runs")) == 1
+    assert gateway.calls("DELETE /v1/runs") == [END]
     assert hearts() == 0
 
 
