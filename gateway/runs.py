@@ -111,6 +111,20 @@ class Runs:
         }
         await self._api.create(kube.LEASES, body, namespace=self._namespace)
 
+    async def end(self, key: RunKey) -> None:
+        """Delete the Lease of a run that will have no more heartbeats, unless one comes meanwhile.
+
+        Raises:
+            SandmanError: it is not gone, or nobody knows.
+        """
+        try:
+            lease = await self._api.get(kube.LEASES, key.lease_name, namespace=self._namespace)
+            await self._remove(lease)
+        except (kube.NotFoundError, kube.ConflictError):
+            return
+        except kube.KubeError as error:
+            raise translate(error) from error
+
     async def confirm(self, key: RunKey) -> None:
         """Look at the Lease itself: the watch may be behind. A heartbeat that it did not tell of counts as new.
 
@@ -167,18 +181,22 @@ class Runs:
                     nursery.start_soon(self._delete, lease, limiter)
 
     async def _delete(self, lease: kube.Lease, limiter: trio.CapacityLimiter) -> None:
-        """Exactly this version: a heartbeat in between is more than anybody knew who decided."""
-        meta = lease.metadata
-        deletion = kube.Deletion(uid=meta.uid, resource_version=meta.resource_version)
         async with limiter:
             try:
-                await self._api.delete(
-                    kube.LEASES, meta.name, deletion, namespace=self._namespace, idempotent=True
-                )
+                await self._remove(lease)
             except (kube.NotFoundError, kube.ConflictError):
                 return
             except kube.KubeError as error:
-                log.info("the lease of a run stays for now", lease=meta.name, error=str(error))
+                name = lease.metadata.name
+                log.info("the lease of a run stays for now", lease=name, error=str(error))
+
+    async def _remove(self, lease: kube.Lease) -> None:
+        """Exactly this version: a heartbeat in between is more than anybody knew who decided."""
+        meta = lease.metadata
+        deletion = kube.Deletion(uid=meta.uid, resource_version=meta.resource_version)
+        await self._api.delete(
+            kube.LEASES, meta.name, deletion, namespace=self._namespace, idempotent=True
+        )
 
 
 def _key(lease: kube.Lease) -> tuple[str, str]:

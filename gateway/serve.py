@@ -153,6 +153,7 @@ class Gateway:
             keeper=self.keeper,
             owners=Owners(provider, self.roster),
             beat=self.runs.beat,
+            end_beats=self.runs.end,
             wall=wall,
             missing=self.missing,
         )

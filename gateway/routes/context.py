@@ -64,6 +64,8 @@ class Context:
     owners: Owners
     beat: Callable[[RunKey, float], Awaitable[None]]
     """Writes a heartbeat of a run; what it says of how long it holds, in seconds."""
+    end_beats: Callable[[RunKey], Awaitable[None]]
+    """Takes away what the heartbeats of a run have left."""
     wall: Callable[[], float]
     """Seconds since the epoch."""
     missing: Callable[[], list[str]]

@@ -1,4 +1,4 @@
-"""Renew a sandbox; the heartbeat of a run."""
+"""Renew a sandbox; the heartbeats of a run, and their end."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ class LeaseRoutes:
         return [
             Route("/v1/sandboxes/{id}/renew", self.renew, methods=["POST"]),
             Route("/v1/runs/{run}/heartbeat", self.heartbeat, methods=["POST"]),
+            Route("/v1/runs/{run}/heartbeat", self.end, methods=["DELETE"]),
         ]
 
     async def renew(self, request: Request) -> Response:
@@ -53,4 +54,15 @@ class LeaseRoutes:
         found = context.roster.registry.of_tenant(principal.tenant, run)
         if found:
             await context.beat(RunKey(principal.tenant, run), ttl_s)
+        return Json({"run": run, "sandboxes": len(found)})
+
+    async def end(self, request: Request) -> Response:
+        """`DELETE /v1/runs/{run}/heartbeat`. While the run has sandboxes nothing is done: they may be another's."""
+        context = self._context
+        principal = context.principal(request)
+        policy.may_manage(principal)
+        run = parse.run_name(request.path_params["run"]) or ""
+        found = context.roster.registry.of_tenant(principal.tenant, run)
+        if not found:
+            await context.end_beats(RunKey(principal.tenant, run))
         return Json({"run": run, "sandboxes": len(found)})

@@ -198,20 +198,25 @@ async def application(
     )  # fmt: skip
     keeper = Keeper(roster, upstream, cluster, wall)
     beats: list[tuple[RunKey, float]] = []
+    ended: list[RunKey] = []
 
     async def beat(key: RunKey, ttl_s: float) -> None:
         beats.append((key, ttl_s))
         roster.ledger.beat(key.tenant, key.run, trio.current_time())
 
+    async def end_beats(key: RunKey) -> None:
+        ended.append(key)
+        roster.ledger.stopped(key.tenant, key.run)
+
     parts.update(
         registry=registry, proxy=proxy, upstream=upstream, pool=pool, desk=desk,
-        roster=roster, keeper=keeper, beats=beats, handoff=handoff,
+        roster=roster, keeper=keeper, beats=beats, ended=ended, handoff=handoff,
     )  # fmt: skip
     context = Context(
         settings=settings, credentials=credentials, roster=roster, pool=pool, desk=desk,
         lookup=Lookup(cluster, settings.sandbox_namespaces),
         releaser=releaser, reservations=reservations, proxy=proxy, handoff=handoff, wall=wall,
-        keeper=keeper, owners=Owners(cluster, roster), beat=beat,
+        keeper=keeper, owners=Owners(cluster, roster), beat=beat, end_beats=end_beats,
         missing=lambda: [] if roster.synced.is_set() else ["the list of pods"],
     )  # fmt: skip
     try:
