@@ -42,15 +42,17 @@ class LeaseRoutes:
         return Json({"id": found.id, "expires_at": views.moment(shown.expires_at)})
 
     async def heartbeat(self, request: Request) -> Response:
-        """`POST /v1/runs/{run}/heartbeat`. Of a run without sandboxes nothing is written: there is nothing to
-        be kept, and no caller can fill the cluster with Leases."""
+        """`POST /v1/runs/{run}/heartbeat`. Of a run that has nothing, not even what is prepared ahead, nothing is
+        written: there is nothing to be kept, and no caller can fill the cluster with Leases."""
         context = self._context
         principal = context.principal(request)
         policy.may_manage(principal)
         run = parse.run_name(request.path_params["run"]) or ""
         body = await json_body(request, context.settings.body_max_bytes)
         ttl_s = parse.heartbeat(body, context.settings)
-        found = context.roster.registry.of_tenant(principal.tenant, run)
-        if found:
+        registry = context.roster.registry
+        found = registry.of_tenant(principal.tenant, run)
+        held = registry.living(principal.tenant, besides=())
+        if found or any(one.run == run for one in held):
             await context.beat(RunKey(principal.tenant, run), ttl_s)
         return Json({"run": run, "sandboxes": len(found)})
