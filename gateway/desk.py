@@ -299,7 +299,8 @@ class Desk:
                         return outcome.made(again)
             await self._wait_gone([member.id])
             if member.id not in self._cases:
-                self._enter([member])
+                can_return = not self._dropped.has(want.tenant, member.id)
+                self._enter([member], can_return=can_return)
             case = self._cases[member.id]
         return await self._wait(case, member.id, until - trio.current_time())
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import trio
 
+from gateway import leases
 from gateway.provider.kubernetes import translate
 from sandman import names
 from sandman.service import kube
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-KEEP_S = 600.0
-"""Seconds after its last heartbeat that the Lease of a run without sandboxes stays."""
+KEEP_S = leases.RUN_KEEP_S
 BUFFER = 64
 """Changes between the watch and the ledger."""
 TIDY_AT_ONCE = 4

@@ -43,26 +43,33 @@ class LeaseRoutes:
         return Json({"id": found.id, "expires_at": views.moment(shown.expires_at)})
 
     async def heartbeat(self, request: Request) -> Response:
-        """`POST /v1/runs/{run}/heartbeat`. Of a run without sandboxes nothing is written: there is nothing to
-        be kept, and no caller can fill the cluster with Leases."""
+        """`POST /v1/runs/{run}/heartbeat`. Of a run that has nothing, not even what is prepared ahead, nothing is
+        written: there is nothing to be kept, and no caller can fill the cluster with Leases."""
         context = self._context
         principal = context.principal(request)
         policy.may_manage(principal)
         run = parse.run_name(request.path_params["run"]) or ""
         body = await json_body(request, context.settings.body_max_bytes)
         ttl_s = parse.heartbeat(body, context.settings)
-        found = context.roster.registry.of_tenant(principal.tenant, run)
-        if found:
-            await context.beat(RunKey(principal.tenant, run), ttl_s)
+        key = RunKey(principal.tenant, run)
+        found = context.roster.registry.of_tenant(key.tenant, key.run)
+        if found or self._is_prepared_for(key):
+            await context.beat(key, ttl_s)
         return Json({"run": run, "sandboxes": len(found)})
 
     async def end(self, request: Request) -> Response:
-        """`DELETE /v1/runs/{run}/heartbeat`. While the run has sandboxes nothing is done: they may be another's."""
+        """`DELETE /v1/runs/{run}/heartbeat`. While the run has anything nothing is done: it may be another's."""
         context = self._context
         principal = context.principal(request)
         policy.may_manage(principal)
         run = parse.run_name(request.path_params["run"]) or ""
-        found = context.roster.registry.of_tenant(principal.tenant, run)
-        if not found:
-            await context.end_beats(RunKey(principal.tenant, run))
+        key = RunKey(principal.tenant, run)
+        found = context.roster.registry.of_tenant(key.tenant, key.run)
+        if not found and not self._is_prepared_for(key):
+            await context.end_beats(key)
         return Json({"run": run, "sandboxes": len(found)})
+
+    def _is_prepared_for(self, key: RunKey) -> bool:
+        """Whether placeholders are, or are being, prepared for the run's reservations."""
+        held = self._context.roster.registry.living(key.tenant, besides=())
+        return any(one.run == key.run for one in held)

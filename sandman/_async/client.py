@@ -278,7 +278,8 @@ class Client:
     async def reserve(self, **options: Unpack[ReservationOptions]) -> Reservation:
         """Have sandboxes prepared before they are asked for; returns at once.
 
-        A later `sandbox` or `create` with the same `image`, `pool` and `prepare` gets one that is ready.
+        A later `sandbox` or `create` with the same `image`, `pool` and `prepare` gets one that is ready. With
+        `run` it is kept by this client's heartbeats, and ends ten minutes after the last one.
 
         Args:
             **options: see ReservationOptions.
@@ -289,7 +290,10 @@ class Client:
         if (key := options.get("idempotency_key")) is not None:
             _check_key(key)
         answer = await self._transport.json(reservation.creation(options))
-        return Reservation(self._transport, reservation.parse(answer))
+        info = reservation.parse(answer)
+        if info.run is not None:
+            self._heart.reserved(info.run, reservation.seconds_left(info))
+        return Reservation(self._transport, info)
 
     async def reservations(self) -> builtins.list[Reservation]:
         """The caller's reservations, oldest first."""

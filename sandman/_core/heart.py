@@ -70,6 +70,8 @@ class _Run:
     """How often such a call began or ended."""
     was_kept: bool = False
     """Whether a heartbeat of it was sent, which the cluster may remember."""
+    reserved_until: float = 0.0
+    """When the last reservation for it ends, on the monotonic clock."""
 
     @property
     def pause_s(self) -> float:
@@ -127,6 +129,12 @@ class Heart:
                 if known is not None:
                     known.pending -= 1
                     known.asked += 1
+
+    def reserved(self, run: str, seconds: float, ttl_s: float = DEFAULT_TTL_S) -> None:
+        """Something is reserved for this run for so long: it is kept, also while it has no sandbox."""
+        with self.expecting(run, ttl_s), self._lock:
+            known = self._runs[run]
+            known.reserved_until = max(known.reserved_until, time.monotonic() + seconds)
 
     def _add(self, run: str, ttl_s: float) -> None:
         with self._lock:
@@ -259,7 +267,8 @@ class Heart:
         """It has no sandboxes any more, unless one was made while the gateway was asked; whether it has none."""
         with self._lock:
             known = self._runs[name]
-            if known.pending or known.asked != asked:
+            is_reserved = time.monotonic() < known.reserved_until
+            if known.pending or known.asked != asked or is_reserved:
                 return False
             del self._runs[name]
             return True

@@ -304,7 +304,7 @@ async def made_bed(
     credentials = Credentials()
     ca = pki.make_ca("test", datetime.now(UTC), 1)
     settings = Settings(
-        daemon_port=daemon.port, loss_s=0.5, **{"cold_max": 4, "claims_max": 4, **changes}
+        daemon_port=daemon.port, **{"loss_s": 0.5, "cold_max": 4, "claims_max": 4, **changes}
     )
     cluster.placeholder(address="127.0.0.1", key_id="k1")
     cluster.pool()

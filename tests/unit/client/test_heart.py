@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import anyio
@@ -16,6 +17,8 @@ import pytest
 from sandman._core import heart, termination
 from sandman._core.heart import Debt, Heart
 from sandman._core.termination import Termination
+from sandman._core.values import ReservationInfo
+from sandman._sync.reservation import seconds_left
 from sandman._sync.transport import Transport
 from sandman.client import Client
 from sandman.errors import UnreachableError
@@ -75,6 +78,31 @@ def test_a_run_without_sandboxes_is_forgotten_and_comes_back(gateway: FakeGatewa
         count = len(gateway.calls(BEAT))
         with client.sandbox(run="r1", ttl_s=SOON_S):
             assert wait_until(lambda: len(gateway.calls(BEAT)) > count)
+
+
+def test_a_run_for_which_something_is_reserved_is_kept_until_that_ends(gateway: FakeGateway):
+    with SyncClient(gateway.url, TOKEN) as client:
+        beats = client._heart
+        beats.reserved("r1", 60.0, SOON_S)
+        assert wait_until(lambda: len(gateway.calls(BEAT)) >= 3)
+        assert "r1" in beats._runs
+        beats._runs["r1"].reserved_until = 0.0
+        assert wait_until(lambda: not beats._runs)
+
+
+def test_only_what_is_reserved_for_a_run_needs_heartbeats(gateway: FakeGateway):
+    with SyncClient(gateway.url, TOKEN) as client:
+        client.reserve(count=1, for_s=60.0)
+        assert not client._heart.beats
+        until = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()
+        made = client.reserve(count=1, until=until, run="r1")
+        left = client._heart._runs["r1"].reserved_until - time.monotonic()
+        assert (made.info.run, 50.0 < left <= 61.0) == ("r1", True)
+
+
+@pytest.mark.parametrize("until", [None, "soon", "2001-01-01T00:00:00Z"])
+def test_of_a_reservation_that_does_not_say_when_it_ends_nothing_is_kept(until):
+    assert seconds_left(ReservationInfo(id="1", until=until)) == 0.0
 
 
 def test_one_made_meanwhile_keeps_its_run(gateway: FakeGateway):
