@@ -80,6 +80,10 @@ test-faults: setup ## what becomes of sandboxes in eight faults, with five minut
 	SANDMAN_TEST_CUT_S=300 $(PY) $(PYTEST)=build/junit/test-faults.xml tests/cluster/test_faults.py \
 		tests/cluster/test_faults_node.py
 
+.PHONY: test-burst
+test-burst: setup ## a burst of 200 sandboxes for two tenants, and kills in the middle of one (its short form is in test-cluster)
+	SANDMAN_TEST_BURST=200 $(PY) $(PYTEST)=build/junit/test-burst.xml tests/cluster/test_allocation_burst.py
+
 .PHONY: test-conformance
 test-conformance: setup ## the daemon in images of all kinds under runc, no cluster (root, Debian)
 	$(PY) $(PYTEST)=build/junit/test-conformance.xml tests/conformance tests/runc
@@ -145,6 +149,14 @@ FUZZ_MINUTES ?= 30
 .PHONY: fuzz
 fuzz: setup $(VENV)/.fuzz ## fuzz what reads bytes from elsewhere, FUZZ_MINUTES long
 	$(PY) -m tests.fuzz --minutes $(FUZZ_MINUTES)
+
+# SANDMAN_SOAK_SEED=N repeats the plan of an earlier run.
+SANDMAN_SOAK_MINUTES ?= 30
+
+.PHONY: soak-mixed
+soak-mixed: setup ## random load with faults on the cluster, SANDMAN_SOAK_MINUTES (30) long: who holds what in the end
+	SANDMAN_SOAK_MINUTES=$(SANDMAN_SOAK_MINUTES) $(PY) $(PYTEST)=build/junit/soak-mixed.xml -s -o faulthandler_timeout=0 \
+		tests/cluster/test_mixed_load.py
 
 .PHONY: soak
 soak: setup ## 10,000 commands that leave orphans, and 50 long outputs, to one daemon as PID 1

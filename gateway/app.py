@@ -8,9 +8,11 @@ import structlog
 import trio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 from starlette.routing import Match
 
-from gateway.proxy import has_body
+from gateway.handoff import BrokenAnswerError
+from gateway.proxy import BrokenBodyError, has_body
 from gateway.routes.context import Json
 from gateway.routes.forward import ForwardRoutes
 from gateway.routes.leases import LeaseRoutes
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from starlette.requests import Request
-    from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from gateway.metrics import Metrics
@@ -193,6 +194,10 @@ class _Edge:
 
     async def unknown(self, request: Request, error: Exception) -> Response:
         """A fault of ours: 500, and never a status that could be taken for the caller's fault."""
+        if _is_cut(error):
+            log.info("an answer was cut off", path=request.scope["path"], error=str(error))
+            # Nobody gets it: another had begun.
+            return Response(status_code=502)
         return self._fault(request.scope, error)
 
     def _fault(self, scope: Scope, error: Exception) -> Response:
@@ -222,6 +227,13 @@ def _methods(request: Request) -> list[str]:
         if match is not Match.NONE:
             found |= route.methods or set()
     return sorted(found)
+
+
+def _is_cut(error: BaseException) -> bool:
+    """Whether what made the answer was lost in the middle of it, sandbox or allocator."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_cut(part) for part in error.exceptions)
+    return isinstance(error, (BrokenBodyError, BrokenAnswerError))
 
 
 def _first(error: BaseException) -> SandmanError | None:

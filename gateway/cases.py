@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import math
 from typing import TYPE_CHECKING
 
@@ -25,20 +26,47 @@ LINGER_S = 30.0
 within seconds, and a placeholder that is kept for nobody is another's wait."""
 
 
+DROPPED_MAX = 10_000
+"""Requests remembered that were given up, the oldest forgotten first: 200 bytes each."""
+
+
 Outcome = Ready | Exception
+
+
+class Dropped:
+    """What was given up a moment ago. A caller that goes away in the middle of its call says so on another connection,
+    which may be faster: the call that comes after it is nobody's any more."""
+
+    def __init__(self) -> None:
+        self._until: dict[tuple[str, str], float] = {}
+
+    def add(self, tenant: str, request: str) -> None:
+        """This tenant gives up this request now."""
+        now = trio.current_time()
+        self._until.pop((tenant, request), None)
+        self._until[tenant, request] = now + LINGER_S
+        # In order of time, as all are kept equally long.
+        old = itertools.takewhile(lambda one: self._until[one] <= now, self._until)
+        surplus = itertools.islice(self._until, max(0, len(self._until) - DROPPED_MAX))
+        for one in {*old, *surplus}:
+            del self._until[one]
+
+    def has(self, tenant: str, request: str) -> bool:
+        """Whether a call for this request may have been overtaken by its end."""
+        return self._until.get((tenant, request), -math.inf) > trio.current_time()
 
 
 class Case:
     """What is decided as one, and what became of it."""
 
-    def __init__(self, tenant: str, waiters: dict[str, Waiter], *, has_key: bool) -> None:
+    def __init__(self, tenant: str, waiters: dict[str, Waiter], *, can_return: bool) -> None:
         self.tenant = tenant
         self.waiters = waiters
         """By request id."""
         self.outcomes: dict[str, Outcome] = {}
         self.untold = set(waiters)
         """Whose outcome nobody has been given."""
-        self.can_return = has_key
+        self.can_return = can_return
         """Whether anybody could ask for it again."""
         self.askers = 0
         self.scope = trio.CancelScope(deadline=trio.current_time() + LINGER_S)

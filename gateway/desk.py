@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from gateway.cases import Case, Member, Outcome, member_ids
+from gateway.cases import Case, Dropped, Member, Outcome, member_ids
 from gateway.keylocks import KeyLocks
 from gateway.model import Queued, Ready
 from gateway.wants import key_label
@@ -64,6 +64,7 @@ class Desk:
         self._is_allocator = is_allocator
         self._cases: dict[str, Case] = {}
         self._keys = KeyLocks()
+        self._dropped = Dropped()
         self._nursery: trio.Nursery | None = None
 
     def __repr__(self) -> str:
@@ -118,7 +119,10 @@ class Desk:
         return await self._wait(case, request, wait_s)
 
     async def drop(self, tenant: str, requests: Sequence[str]) -> None:
-        """Give up these requests; what was made for them and given to nobody is deleted on return."""
+        """Give up these requests, the first of which stands for all; what was made for them and given to nobody is
+        deleted on return."""
+        for request in requests[:1]:
+            self._dropped.add(tenant, request)
         for request in requests:
             case = self._cases.get(request)
             if case is not None and case.tenant == tenant:
@@ -150,7 +154,10 @@ class Desk:
         found = [
             self._find(index, *pair) for index, pair in enumerate(zip(ids, wants, strict=True))
         ]
-        self._enter([one for one in found if one.case is None and one.made is None])
+        # Its giving up may have overtaken it: then its caller is gone, and will not come back.
+        can_return = key is not None and not self._dropped.has(tenant, whole)
+        new = [one for one in found if one.case is None and one.made is None]
+        self._enter(new, can_return=can_return)
         return [dataclasses.replace(one, case=self._cases.get(one.id)) for one in found]
 
     # --- a stream of several ---
@@ -260,7 +267,7 @@ class Desk:
             raise ConflictError("this Idempotency-Key was used with another request")
         return Member(index, request, want, case)
 
-    def _enter(self, members: Sequence[Member]) -> None:
+    def _enter(self, members: Sequence[Member], *, can_return: bool) -> None:
         """Places for those that have none; one case for a gang, else one each."""
         if self._nursery is None:
             raise UnreachableError("this gateway is starting, or about to end", retry_after=1.0)
@@ -272,7 +279,7 @@ class Desk:
         want = members[0].want
         groups = [placed] if want.gang else [{one: waiter} for one, waiter in placed.items()]
         for group in groups:
-            case = Case(want.tenant, group, has_key=want.key is not None)
+            case = Case(want.tenant, group, can_return=can_return)
             self._cases |= dict.fromkeys(group, case)
             self._nursery.start_soon(self._work, case)
 
@@ -292,7 +299,8 @@ class Desk:
                         return outcome.made(again)
             await self._wait_gone([member.id])
             if member.id not in self._cases:
-                self._enter([member])
+                can_return = not self._dropped.has(want.tenant, member.id)
+                self._enter([member], can_return=can_return)
             case = self._cases[member.id]
         return await self._wait(case, member.id, until - trio.current_time())
 

@@ -51,7 +51,8 @@ class Tries:
         if pause is not None and now + pause < self._until:
             return pause
         since = self._begun if is_silence(error) else None
-        raise LostError(f"no connection: {error}", sent=False, since=since) from error
+        why = str(error) or "nothing comes back"
+        raise LostError(f"no connection: {why}", sent=False, since=since) from error
 
 
 def is_silence(error: BaseException) -> bool:

@@ -7,6 +7,7 @@ for somebody else.
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,7 +19,7 @@ from sandman import names
 from sandman.errors import UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
@@ -34,6 +35,14 @@ RETURNED_HEADERS = {
 TIMEOUT = httpx.Timeout(connect=2.0, read=None, write=30.0, pool=None)
 """An allocation may take as long as the caller's `wait_s`; the caller's going away ends it."""
 NO_LIMIT = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30)
+CONNECTING_AT_ONCE = 16
+"""Calls that connect at the same time; the time limit of each counts from its turn. Of a burst of hundreds that connect
+all at once each would be late, would be told so, and would come again."""
+TURN_S = 5.0
+"""Seconds that a call waits for its turn: longer than a busy allocator takes for hundreds of handshakes; where it is
+lost, its caller hears so while the next one is elected."""
+SENDING = "http11.send_request_headers.started"
+"""What httpcore tells when a call has its connection."""
 
 
 class Leadership(Protocol):
@@ -66,6 +75,7 @@ class Handoff:
         self._trusted = b""
         self._client: httpx.AsyncClient | None = None
         self._old: list[httpx.AsyncClient] = []
+        self._connecting = trio.Semaphore(CONNECTING_AT_ONCE)
 
     @property
     def is_allocator(self) -> bool:
@@ -91,9 +101,34 @@ class Handoff:
             UnreachableError: there is no allocator just now, or it was lost meanwhile: repeating the
                 call with the same idempotency key is safe.
         """
-        address = self._leadership.address
-        if address is None or names.HEADER_HOP.lower() in request.headers:
+        if names.HEADER_HOP.lower() in request.headers:
             raise _nobody("no replica is the allocator just now")
+        async with self._turn() as connected:
+            answer = await self._send(request, connected)
+        if answer.status_code == 201:
+            made(answer.headers.get("location", ""))
+        return Answer(answer)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self) -> AsyncIterator[Callable[[], None]]:
+        """A turn to connect. It is over when what is yielded is called, or the block ends."""
+        with trio.move_on_after(TURN_S) as scope:
+            await self._connecting.acquire()
+        if scope.cancelled_caught:
+            raise _nobody("the allocator does not take more calls just now")
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._connecting.release)
+            yield stack.close
+
+    async def _send(self, request: Request, connected: Callable[[], None]) -> httpx.Response:
+        address = self._leadership.address
+        if address is None:
+            raise _nobody("no replica is the allocator just now")
+
+        async def trace(event: str, _info: object) -> None:
+            if event == SENDING:
+                connected()
+
         client = self._connect()
         try:
             call = client.build_request(
@@ -102,14 +137,11 @@ class Handoff:
                 params=request.url.query.encode() or None,
                 headers=self._headers(request),
                 content=request.stream(),
-                extensions={"sni_hostname": self._server_name},
+                extensions={"sni_hostname": self._server_name, "trace": trace},
             )
-            answer = await client.send(call, stream=True)
+            return await client.send(call, stream=True)
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise _nobody(f"the allocator at {address} was lost: {error!r}") from error
-        if answer.status_code == 201:
-            made(answer.headers.get("location", ""))
-        return Answer(answer)
 
     def _connect(self) -> httpx.AsyncClient:
         """The client for the authority of now; calls in flight keep the one that they began with."""

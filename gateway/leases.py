@@ -36,6 +36,10 @@ RECOVERY_S = 60.0
 """Seconds that callers get to be heard again by a replica that has just become the leader: while it could
 not lead, perhaps nobody could be heard. Twice the pause between two heartbeats of our client."""
 
+RUN_KEEP_S = 600.0
+"""Seconds after its last heartbeat that a run without sandboxes may come back: its Lease stays so long, and what
+was reserved for it."""
+
 
 class Verdict(enum.Enum):
     """What is to be done about a sandbox."""

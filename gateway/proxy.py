@@ -45,9 +45,6 @@ RESPONSE_HEADERS = (
     b"sandman-mode",
     b"retry-after",
 )
-INFO_S = 10.0
-"""Seconds for a daemon to tell its boot to a replica that has not met it; there is no second try, and
-a node on which fifty sandboxes start at once is slow."""
 SAFE_HEADERS = (
     (b"content-security-policy", b"sandbox"),
     (b"x-content-type-options", b"nosniff"),
@@ -103,7 +100,8 @@ class Proxy:
         if known is not None:
             return known
         begun = trio.current_time()
-        patience = min(INFO_S, reach.dial_until(begun, until, self._settings.loss_s) - begun)
+        # There is no second try, and a node on which fifty sandboxes start at once is slow.
+        patience = reach.dial_until(begun, until, self._settings.loss_s) - begun
         try:
             info = await self.upstream.info(instance, patience)
         except NotListeningError as error:

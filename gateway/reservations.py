@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 import trio
 
-from gateway import reserving
+from gateway import leases, reserving
 from gateway.model import DEFAULT_SHARE, Purpose, SandboxRequest
 from gateway.reserving import Progress, Reservation, Trouble
 from gateway.wants import key_label
@@ -236,7 +236,8 @@ class Reservations:
             reservation = held.reservation
             if self._held.get(reservation.id) is not held:
                 continue  # it ended while another one did
-            if now >= reservation.until or self._shares(reservation.key_id) is None:
+            is_over = now >= reservation.until or self._is_abandoned(reservation)
+            if is_over or self._shares(reservation.key_id) is None:
                 await self._end(held)
                 continue
             for _ in range(reserving.to_begin(reservation, self._progress(held, ready), now)):
@@ -326,6 +327,14 @@ class Reservations:
         await self._release(
             one for one in self._reserved() if one.reservation == name and one.prepared
         )
+
+    def _is_abandoned(self, one: Reservation) -> bool:
+        """Whether its run sent heartbeats, has sent none for long, and has no sandbox. Of one that never sent
+        any nothing is known: the forecast may be older than the run."""
+        beat = self._roster.ledger.runs().get((one.tenant, one.run or ""))
+        if beat is None or trio.current_time() - beat < leases.RUN_KEEP_S:
+            return False
+        return not self._roster.registry.of_tenant(one.tenant, one.run)
 
     async def _release(self, instances: Iterable[Instance]) -> None:
         """Give pods back. One whose claim is on its way is a sandbox, or a stray in the next round."""

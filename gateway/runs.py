@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import trio
 
+from gateway import leases
 from gateway.provider.kubernetes import translate
 from sandman import names
 from sandman.service import kube
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-KEEP_S = 600.0
-"""Seconds after its last heartbeat that the Lease of a run without sandboxes stays."""
+KEEP_S = leases.RUN_KEEP_S
 LEASES = f"{names.LABEL_RUN},!{names.LABEL_ATTACHED}"
 """Selects the Leases of runs. An attachment's bears the name of its run, too; it is no heartbeat, and to tidy it
 away would give a container free that somebody is attached to."""
@@ -122,6 +122,20 @@ class Runs:
         }
         await self._api.create(kube.LEASES, body, namespace=self._namespace)
 
+    async def end(self, key: RunKey) -> None:
+        """Delete the Lease of a run that will have no more heartbeats, unless one comes meanwhile.
+
+        Raises:
+            SandmanError: it is not gone, or nobody knows.
+        """
+        try:
+            lease = await self._api.get(kube.LEASES, key.lease_name, namespace=self._namespace)
+            await self._remove(lease)
+        except (kube.NotFoundError, kube.ConflictError):
+            return
+        except kube.KubeError as error:
+            raise translate(error) from error
+
     async def confirm(self, key: RunKey) -> None:
         """Look at the Lease itself: the watch may be behind. A heartbeat that it did not tell of counts as new.
 
@@ -180,18 +194,22 @@ class Runs:
                     nursery.start_soon(self._delete, lease, limiter)
 
     async def _delete(self, lease: kube.Lease, limiter: trio.CapacityLimiter) -> None:
-        """Exactly this version: a heartbeat in between is more than anybody knew who decided."""
-        meta = lease.metadata
-        deletion = kube.Deletion(uid=meta.uid, resource_version=meta.resource_version)
         async with limiter:
             try:
-                await self._api.delete(
-                    kube.LEASES, meta.name, deletion, namespace=self._namespace, idempotent=True
-                )
+                await self._remove(lease)
             except (kube.NotFoundError, kube.ConflictError):
                 return
             except kube.KubeError as error:
-                log.info("the lease of a run stays for now", lease=meta.name, error=str(error))
+                name = lease.metadata.name
+                log.info("the lease of a run stays for now", lease=name, error=str(error))
+
+    async def _remove(self, lease: kube.Lease) -> None:
+        """Exactly this version: a heartbeat in between is more than anybody knew who decided."""
+        meta = lease.metadata
+        deletion = kube.Deletion(uid=meta.uid, resource_version=meta.resource_version)
+        await self._api.delete(
+            kube.LEASES, meta.name, deletion, namespace=self._namespace, idempotent=True
+        )
 
 
 def _key(lease: kube.Lease) -> tuple[str, str]:

@@ -184,6 +184,7 @@ class Gateway:
             owners=Owners(provider, self.roster),
             beat=self.runs.beat,
             attacher=self.attacher,
+            end_beats=self.runs.end,
             wall=wall,
             missing=self.missing,
         )

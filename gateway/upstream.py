@@ -130,7 +130,7 @@ class Upstream:
             with trio.fail_after(patience_s):
                 await self._knock(instance)
                 sending = _Sending(method, path, headers, content)
-                async with self._request(instance, token, sending, self._connect_s) as response:
+                async with self._request(instance, token, sending, patience_s) as response:
                     data = await _read_little(response)
         except httpx.ConnectError as error:
             self._entry(instance).was_refused = True

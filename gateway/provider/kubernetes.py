@@ -361,6 +361,9 @@ def translate(error: kube.KubeError) -> SandmanError:
         return UnreachableError(
             "the API server does not know this gateway any more", retry_after=1.0
         )
+    if isinstance(error, kube.ForbiddenError) and error.is_of_authorizer:
+        # It has just started, or this gateway lacks a right: then that is said again and again.
+        return UnreachableError(f"the API server: {error}", retry_after=1.0)
     if isinstance(error, (kube.ThrottledError, kube.UnavailableError)):
         wait = min(error.retry_after or 1.0, RETRY_MAX_S)
         return UnreachableError(f"the API server: {text}", retry_after=wait)

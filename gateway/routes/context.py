@@ -70,6 +70,8 @@ class Context:
     beat: Callable[[RunKey, float], Awaitable[None]]
     """Writes a heartbeat of a run; what it says of how long it holds, in seconds."""
     attacher: Attacher
+    end_beats: Callable[[RunKey], Awaitable[None]]
+    """Takes away what the heartbeats of a run have left."""
     wall: Callable[[], float]
     """Seconds since the epoch."""
     missing: Callable[[], list[str]]
@@ -109,6 +111,9 @@ class Context:
             # Claimed through another replica, and the watch is behind; or a guess.
             self._raise_if_ended(principal, sandbox)
             instance = await self.lookup.find(principal.tenant, sandbox)
+        elif instance.address is None and instance.ending is None:
+            # It was handed over by another replica, so that it has one.
+            instance = await self.lookup.find(principal.tenant, sandbox) or instance
         if instance is None or instance.state in NOBODYS:
             raise NotFoundError(f"no sandbox {sandbox}", sandbox=sandbox)
         policy.may_use(principal, sandbox, instance.tenant)

@@ -20,11 +20,16 @@ from sandman._async.transport import Call, Transport
 from sandman._async.workloads import WorkloadOptions, attachment
 from sandman._core import faults
 from sandman._core.config import FOLLOW_S, RELEASE_LIMIT_S, REPLY_MARGIN_S, Limits, Settings
-from sandman._core.heart import DEFAULT_TTL_S, STOP_S, Heart
+from sandman._core.heart import DEFAULT_TTL_S, STOP_S, Debt, Heart
 from sandman._core.retry import FIRST_PAUSE_S, Retry
 from sandman._core.termination import Termination
 from sandman._core.values import PoolInfo, SandboxInfo
-from sandman.errors import BadRequestError, SandmanError
+from sandman.errors import (
+    BadRequestError,
+    OutcomeUnknownError,
+    SandmanError,
+    UnreachableError,
+)
 
 if TYPE_CHECKING:
     import builtins
@@ -32,6 +37,10 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Callable, Mapping
     from types import TracebackType
+
+REQUESTS = "/v1/requests"
+UNANSWERED = (UnreachableError, OutcomeUnknownError)
+"""After which nobody here knows whether a sandbox was made."""
 
 logger = logging.getLogger("sandman")
 
@@ -148,7 +157,9 @@ class Client:
         try:
             with self._kept(creation):
                 info = parse_info(await self._until_ready(creation))
-        except SandmanError:
+        except SandmanError as error:
+            if creation.sent and not is_own and isinstance(error, UNANSWERED):
+                self._heart.owe(Debt(REQUESTS, key))
             raise
         except BaseException:
             if creation.sent and not is_own:
@@ -190,7 +201,7 @@ class Client:
             SandmanError: as `create`, of the call as a whole: at the first step of the iteration, or of
                 single ones, when all the others have come. See Batch.
         """
-        key, _ = _key(options)
+        key, is_own = _key(options)
         creation = Creation(options, key, self._run_of(options, key), count=count, gang=gang)
         batch = Batch(self._transport, creation)
         try:
@@ -200,7 +211,7 @@ class Client:
             with anyio.move_on_after(RELEASE_LIMIT_S, shield=True):
                 await batch.aclose()
                 if batch.creation.sent:
-                    await self._give_up(key)
+                    await self._give_up(key, is_own=is_own)
 
     async def _until_ready(self, creation: Creation) -> object:
         """The sandbox, however often the gateway says where its request stands."""
@@ -332,7 +343,8 @@ class Client:
     async def reserve(self, **options: Unpack[ReservationOptions]) -> Reservation:
         """Have sandboxes prepared before they are asked for; returns at once.
 
-        A later `sandbox` or `create` with the same `image`, `pool` and `prepare` gets one that is ready.
+        A later `sandbox` or `create` with the same `image`, `pool` and `prepare` gets one that is ready. With
+        `run` it is kept by this client's heartbeats, and ends ten minutes after the last one.
 
         Args:
             **options: see ReservationOptions.
@@ -343,7 +355,10 @@ class Client:
         if (key := options.get("idempotency_key")) is not None:
             _check_key(key)
         answer = await self._transport.json(reservation.creation(options))
-        return Reservation(self._transport, reservation.parse(answer))
+        info = reservation.parse(answer)
+        if info.run is not None:
+            self._heart.reserved(info.run, reservation.seconds_left(info))
+        return Reservation(self._transport, info)
 
     async def reservations(self) -> builtins.list[Reservation]:
         """The caller's reservations, oldest first."""
@@ -355,16 +370,20 @@ class Client:
         try:
             await self.release(sandbox_id)
         except SandmanError as error:
-            logger.warning("sandbox %s is left to its lease: %s", sandbox_id, error)
+            self._heart.owe(Debt(f"/v1/sandboxes/{quote(sandbox_id, safe='')}"))
+            logger.warning("sandbox %s is left to its lease, or a later try: %s", sandbox_id, error)
 
-    async def _give_up(self, key: str) -> None:
-        """Release what was made under this key, and ask for no more of it."""
-        call = Call("DELETE", "/v1/requests", {names.HEADER_IDEMPOTENCY_KEY: key})
+    async def _give_up(self, key: str, *, is_own: bool = False) -> None:
+        """Release what was made under this key, and ask for no more of it; later where it cannot be now, but for
+        the caller's own key, under which there may be others by then."""
+        call = Call("DELETE", REQUESTS, {names.HEADER_IDEMPOTENCY_KEY: key})
         call.silence_s = call.patience_s = RELEASE_LIMIT_S
         try:
             await self._transport.json(call)
         except SandmanError as error:
-            logger.warning("what was asked for is left to its lease: %s", error)
+            if not is_own:
+                self._heart.owe(Debt(REQUESTS, key))
+            logger.warning("what was asked for is left to its lease, or a later try: %s", error)
 
 
 def _check_key(key: str) -> None:

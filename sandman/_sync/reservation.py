@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypedDict
 
 from sandman import errors, names
@@ -127,6 +128,15 @@ def parse(answer: object) -> ReservationInfo:
     if not isinstance(answer, dict) or not isinstance(answer.get("id"), str):
         raise faults.not_understood("a reservation", answer)
     return ReservationInfo.from_json(answer)
+
+
+def seconds_left(info: ReservationInfo) -> float:
+    """Until its end, by this machine's clock; 0 where that is not told."""
+    try:
+        until = datetime.fromisoformat(info.until or "")
+    except ValueError:
+        return 0.0
+    return max(0.0, until.timestamp() - datetime.now(UTC).timestamp())
 
 
 def _failure(info: ReservationInfo) -> errors.SandmanError:

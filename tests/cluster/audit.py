@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ class Write:
     """With its subresource: `pods`, `pods/status`, `pods/binding`, `events` …"""
     namespace: str
     name: str
+    at: float
+    """When the API server had the request; seconds since the epoch."""
 
     def __str__(self) -> str:
         return f"{self.verb} {self.resource} by {self.user.rpartition(':')[2]}"
@@ -67,4 +70,5 @@ def _parse(line: bytes) -> Write | None:
         resource,
         target.get("namespace", ""),
         target.get("name", ""),
+        datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp(),
     )

@@ -1,13 +1,15 @@
 """The benchmark of the main job: `python -m tests.cluster.bench`.
 
 Warm, swap, swap with a resize and new pod, interleaved in one run on one cluster, so that their ratios hold on a noisy
-machine. Prints a table in Markdown and, with `--json FILE`, writes the numbers.
+machine. Prints a table in Markdown, another of where the time of the allocation call went, with a bare call to the
+gateway beside each as yardstick, and, with `--json FILE`, writes the numbers.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import sys
@@ -47,6 +49,14 @@ SETTLE_S = 2.5
 HOUSEKEEPING = {"leases", "nodes/status", "endpointslices", "endpoints", "serviceaccounts/token",
                 "subjectaccessreviews", "tokenreviews", "configmaps"}  # fmt: skip
 """Writes that the cluster makes with or without a claim."""
+STAGES = {
+    "queued": "in the queue",
+    "claim": "the claim's write",
+    "ready": "until the daemon has answered",
+    "around": "all around it: client, TLS, the way to the allocator, the answer",
+    "bare": "a bare call to the gateway just before",
+}
+"""Parts of an allocation call, as the gateway tells them; the last is none of them, but their yardstick."""
 
 
 @dataclass
@@ -58,6 +68,7 @@ class Samples:
     claim_writes: list[list[str]] = field(default_factory=list)
     all_writes: list[int] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)
+    stages: dict[str, list[float]] = field(default_factory=lambda: {one: [] for one in STAGES})
 
     def summary(self) -> dict[str, object]:
         """Medians and counts."""
@@ -65,6 +76,7 @@ class Samples:
             "allocation_ms": round(statistics.median(self.allocation), 1),
             "first_command_ms": round(statistics.median(self.first_command), 1),
             "allocation_ms_all": [round(x, 1) for x in sorted(self.allocation)],
+            "stages_ms": {k: round(statistics.median(v), 1) for k, v in self.stages.items()},
             "claim_writes": sorted({tuple(x) for x in self.claim_writes}),
             "all_writes": statistics.median(self.all_writes),
             "all_writes_by_kind": {
@@ -83,13 +95,18 @@ def make_pools(deployed: Deployed) -> None:
         ("bench-drained", deployed.image("debian"), 1),
     ):
         kubectl(
-            deployed.bed, "apply", "-f", "-", input=json.dumps(_pool(root, name, image, replicas))
+            deployed.bed,
+            "apply",
+            "-f",
+            "-",
+            input=json.dumps(pool_like(root, name, image, replicas)),
         )
     for name in ("bench-warm", "bench-drained"):
         deployed.kubectl("rollout", "status", f"deployment/{name}", "--timeout=60s")
 
 
-def _pool(root: dict, name: str, image: str, replicas: int) -> dict:
+def pool_like(root: dict, name: str, image: str, replicas: int) -> dict:
+    """The Deployment of a pool that is as this one, with another name, image and size."""
     spec = json.loads(json.dumps(root["spec"]))
     spec["replicas"] = replicas
     spec["selector"]["matchLabels"][names.LABEL_POOL] = name
@@ -131,15 +148,25 @@ async def measure(deployed: Deployed, rounds: int) -> dict[str, Samples]:
                 # The first round warms caches and connections of everything; it is not counted.
                 if number:
                     _note(samples[way], taken, list(log.writes()))
-                await client.release(taken[0])
+                await client.release(taken.sandbox)
                 if drained is not None:
                     await drained.release()
     return samples
 
 
+@dataclass(frozen=True)
+class _Taken:
+    sandbox: str
+    allocation: float
+    first_command: float
+    stages: dict[str, float]
+
+
 async def _one(
     client: sandman.Client, image: str, pool: str, resources: Resources | None
-) -> tuple[str, float, float]:
+) -> _Taken:
+    before = time.perf_counter()
+    await client.list("bare")
     begun = time.perf_counter()
     box = await client.create(image=image, pool=pool, resources=resources)
     allocated = time.perf_counter()
@@ -147,15 +174,19 @@ async def _one(
     done = time.perf_counter()
     assert result.ok, result
     assert resources is None or box.info.resources == resources, box.info
-    return box.id, (allocated - begun) * 1e3, (done - begun) * 1e3
+    took = (allocated - begun) * 1e3
+    stages = {name: box.info.timings[f"{name}_ms"] for name in ("queued", "claim", "ready")}
+    stages |= {"around": took - sum(stages.values()), "bare": (begun - before) * 1e3}
+    return _Taken(box.id, took, (done - begun) * 1e3, stages)
 
 
-def _note(samples: Samples, taken: tuple[str, float, float], writes: list[Write]) -> None:
-    sandbox, allocation, first_command = taken
-    name = sandbox.rpartition("-")[0]
+def _note(samples: Samples, taken: _Taken, writes: list[Write]) -> None:
+    name = taken.sandbox.rpartition("-")[0]
     gateway = f"system:serviceaccount:{names.SYSTEM_NAMESPACE}:sandman-gateway"
-    samples.allocation.append(allocation)
-    samples.first_command.append(first_command)
+    samples.allocation.append(taken.allocation)
+    samples.first_command.append(taken.first_command)
+    for stage, took in taken.stages.items():
+        samples.stages[stage].append(took)
     samples.claim_writes.append(
         [f"{w.verb} {w.resource}" for w in writes if w.user == gateway and w.name == name]
     )
@@ -185,6 +216,15 @@ def table(samples: dict[str, Samples]) -> str:
     return "\n".join(lines)
 
 
+def stages(samples: dict[str, Samples]) -> str:
+    """Where the time of the allocation call went."""
+    lines = [f"| stage, median ms | {' | '.join(samples)} |", "|---" * (len(samples) + 1) + "|"]
+    for stage, what in STAGES.items():
+        each = [statistics.median(one.stages[stage]) for one in samples.values()]
+        lines.append(f"| {what} | " + " | ".join(f"{ms:.1f}" for ms in each) + " |")
+    return "\n".join(lines)
+
+
 def ratio(samples: dict[str, Samples], way: str = NEW) -> float:
     """New pod over swap, medians of the allocation call."""
     new, swap = samples[way].allocation, samples["swap"].allocation
@@ -208,7 +248,10 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     samples = run(deploy(Bed.from_env()), arguments.rounds)
     print(table(samples))
-    print(f"\n{arguments.rounds} rounds; {platform.platform()}; {time.strftime('%Y-%m-%d')}")
+    print(f"\n{stages(samples)}")
+    print(
+        f"\n{arguments.rounds} rounds; load average {os.getloadavg()[0]:.1f}; {platform.platform()}; {time.strftime('%Y-%m-%d')}"
+    )
     for way, one in samples.items():
         print(f"{way}: all-in writes each: {one.summary()['all_writes_by_kind']}")
     if arguments.json:

@@ -112,6 +112,35 @@ def system(deployed: Deployed, *arguments: str) -> str:
     return kubectl(deployed.bed, "-n", names.SYSTEM_NAMESPACE, *arguments)
 
 
+def allocator(deployed: Deployed) -> str:
+    """The pod of the gateway that decides; none for a moment is waited out."""
+    found: list[str] = []
+
+    def is_there() -> bool:
+        lease = json.loads(system(deployed, "get", "lease", names.ALLOCATOR_LEASE, "-o", "json"))
+        holder = lease["spec"].get("holderIdentity") or ""
+        found[:] = [holder.partition("_")[0]]
+        return bool(holder)
+
+    wait("there is an allocator", is_there, 30)
+    return found[0]
+
+
+def kill_gateway(deployed: Deployed, pod: str) -> None:
+    """`kill -9` of a gateway's program, from the node; its kubelet starts another in the same pod."""
+    uid = system(deployed, "get", "pod", pod, "-o", "jsonpath={.metadata.uid}")
+    killed = 0
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if b"gateway" in words and uid in (entry / "cgroup").read_text():
+                os.kill(int(entry.name), signal.SIGKILL)
+                killed += 1
+    assert killed, f"no program of {pod} was found"
+
+
 def gateway_addresses(deployed: Deployed) -> list[str]:
     """Addresses of the replicas: a node that is not heard of is taken out of Services."""
     return system(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import statistics
 import time
@@ -17,6 +18,7 @@ from tests.cluster.bed import build_image
 from tests.cluster.test_main_job import wait_free
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from tests.cluster.deployed import Deployed
@@ -28,6 +30,12 @@ STEPS = [
 ]
 ALLOCATION_S = 0.05
 """What the hand-over of a prepared sandbox may take, as its caller sees it."""
+BARE_CALLS = 15
+"""The same in bare calls to the gateway, of which each takes 2 to 4 ms where nothing else runs: the measure on a machine
+that is busy with other tests, taken in the same moments."""
+IN_TIME = 14
+"""How many must be in time: all 20 are on a machine that is busy (load average 25), 15 on one with a load of 54, where
+one or the other waits for a processor, at the API server or in its daemon."""
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +63,16 @@ def unseen_image(sandman: Deployed, folder: Path) -> str:
     return build_image(sandman.bed, "sandman-test/ahead", folder, recipe)
 
 
+def told(took: list[float], bare: list[float], timings: list[Mapping[str, float]]) -> str:
+    """How long each took, and where the slowest one's time went."""
+    each = ", ".join(f"{1e3 * one:.0f}" for one in sorted(took))
+    slowest = max(range(COUNT), key=took.__getitem__)
+    return (
+        f"{sum(one <= ALLOCATION_S for one in took)} of {COUNT} within {1e3 * ALLOCATION_S:.0f} ms: {each}; a bare "
+        f"call {1e3 * statistics.mean(bare):.1f}; the slowest: {dict(timings[slowest])}; load {os.getloadavg()[0]:.1f}"
+    )
+
+
 async def test_after_a_reservation_each_allocation_takes_no_time(sandman, tmp_path):
     image = unseen_image(sandman, tmp_path)
     async with sandman.client() as client:
@@ -66,14 +84,17 @@ async def test_after_a_reservation_each_allocation_takes_no_time(sandman, tmp_pa
         print(f"{COUNT} prepared in {time.monotonic() - begun:.1f} s; failed {info.failed}")
         assert len(reserved(sandman)) == COUNT
         assert await client.list() == []
-        boxes, took = [], []
+        boxes, took, bare = [], [], []
         for _ in range(COUNT):
+            before = time.monotonic()
+            await client.list("bare")
             begun = time.monotonic()
             box = await client.create(image=image, prepare=STEPS, run="ahead", env={"A": "1"})
             took.append(time.monotonic() - begun)
+            bare.append(begun - before)
             boxes.append(box)
-        shown = ", ".join(f"{1e3 * one:.0f}" for one in sorted(took))
-        print(f"allocations, milliseconds: {shown}")
+        shown = told(took, bare, [box.info.timings for box in boxes])
+        print(shown)
         assert {box.info.tier for box in boxes} == {"warm"}
         assert len({box.id for box in boxes}) == COUNT
         assert (await boxes[0].files.read("/prepared")) == b"yesmade\n"
@@ -82,8 +103,9 @@ async def test_after_a_reservation_each_allocation_takes_no_time(sandman, tmp_pa
         await trio.sleep(2)
         assert (await reservation.refresh()).used == COUNT
         await reservation.cancel()
-        # On a machine that is busy with other tests one or the other waits for a processor.
         assert statistics.median(took) <= ALLOCATION_S, shown
+        bar = max(ALLOCATION_S, BARE_CALLS * statistics.mean(bare))
+        assert sum(one <= bar for one in took) >= IN_TIME, shown
         assert max(took) < 3.0, "nothing is prepared anew"
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import json
 import ssl
 import time
 from typing import TYPE_CHECKING
@@ -13,55 +10,19 @@ import httpx
 import pytest
 import trio
 
-import sandman as sdk
-from gateway import tokens
 from gateway.cases import LINGER_S
 from gateway.model import Share
-from sandman import names
-from sandman.errors import QuotaError, UnauthenticatedError
-from tests.cluster.bed import kubectl
+from sandman.errors import QuotaError
+from tests.cluster.tenants import client_of, known, tenant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import sandman as sdk
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(sandman):
     yield
     sandman.wait_nothing_leased(60)
-
-
-@contextlib.contextmanager
-def tenant(deployed, name: str, share: Share) -> Iterator[str]:
-    """A tenant with these limits, for the length of the block; its token."""
-    token = tokens.make_api_key(name)
-    entry = base64.b64encode(tokens.api_key_entry(token, name, share)).decode()
-    patch_keys(deployed, {name: entry})
-    try:
-        yield token
-    finally:
-        patch_keys(deployed, {name: None})
-
-
-def patch_keys(deployed, data: dict[str, str | None]) -> None:
-    secret = ["-n", names.SYSTEM_NAMESPACE, "patch", "secret", names.API_KEYS_SECRET]
-    kubectl(deployed.bed, *secret, "-p", json.dumps({"data": data}))
-
-
-def client_of(deployed, token: str) -> sdk.Client:
-    made = deployed.installation
-    return sdk.Client(made.url, token, ca=made.ca, server_name=made.server_name)
-
-
-async def known(client: sdk.Client) -> None:
-    """Wait until the gateways accept the token: they watch the Secret."""
-    with trio.fail_after(20):
-        while True:
-            with contextlib.suppress(UnauthenticatedError):
-                await client.list()
-                await client.list()
-                return
-            await trio.sleep(0.2)
 
 
 async def test_a_batch_comes_as_each_is_ready_and_all_are_released(sandman):

@@ -74,6 +74,13 @@ def what_a_killed_trainer_held_is_gone_soon_and_its_quota_free(deployed):
 
 
 @CASES.add
+def a_client_that_closes_leaves_nothing_of_its_heartbeats(deployed):
+    with deployed.sync_client() as client, client.sandbox(run="closed", ttl_s=8):
+        faults.wait("there was a heartbeat", lambda: leases(deployed, "closed"), 20)
+    faults.wait("nothing of it is left", lambda: not leases(deployed, "closed"), 5)
+
+
+@CASES.add
 def an_idle_sandbox_goes_and_one_that_works_stays(deployed):
     with deployed.sync_client() as client:
         image = deployed.image("busybox")

@@ -200,20 +200,25 @@ async def application(
     )  # fmt: skip
     keeper = Keeper(roster, upstream, cluster, wall)
     beats: list[tuple[RunKey, float]] = []
+    ended: list[RunKey] = []
 
     async def beat(key: RunKey, ttl_s: float) -> None:
         beats.append((key, ttl_s))
         roster.ledger.beat(key.tenant, key.run, trio.current_time())
 
+    async def end_beats(key: RunKey) -> None:
+        ended.append(key)
+        roster.ledger.stopped(key.tenant, key.run)
+
     parts.update(
         registry=registry, proxy=proxy, upstream=upstream, pool=pool, desk=desk,
-        roster=roster, keeper=keeper, beats=beats, handoff=handoff,
+        roster=roster, keeper=keeper, beats=beats, ended=ended, handoff=handoff,
     )  # fmt: skip
     context = Context(
         settings=settings, credentials=credentials, roster=roster, pool=pool, desk=desk,
         lookup=Lookup(cluster, settings.sandbox_namespaces),
         releaser=releaser, reservations=reservations, proxy=proxy, handoff=handoff, wall=wall,
-        keeper=keeper, owners=Owners(cluster, roster), beat=beat,
+        keeper=keeper, owners=Owners(cluster, roster), beat=beat, end_beats=end_beats,
         # Nobody attaches here: `test_attach` has an API server to ask.
         attacher=Attacher(Attached(roster.ledger, wall, keep_ended=10), None, None, upstream, settings, wall, str),
         missing=lambda: [] if roster.synced.is_set() else ["the list of pods"],
@@ -303,7 +308,7 @@ async def made_bed(
     credentials = Credentials()
     ca = pki.make_ca("test", datetime.now(UTC), 1)
     settings = Settings(
-        daemon_port=daemon.port, loss_s=0.5, **{"cold_max": 4, "claims_max": 4, **changes}
+        daemon_port=daemon.port, **{"loss_s": 0.5, "cold_max": 4, "claims_max": 4, **changes}
     )
     cluster.placeholder(address="127.0.0.1", key_id="k1")
     cluster.pool()

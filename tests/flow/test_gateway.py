@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 
 import httpx
@@ -377,6 +378,21 @@ async def test_a_replica_whose_watch_shows_a_placeholder_still_asks_for_the_sand
         assert (ran.status_code, ran.json().get("exit_code")) == (200, 0), ran.text
         assert (await client.get(path, headers=bed.as_("zeta"))).status_code == 404
         assert (await client.delete(path, headers=acme)).status_code == 204
+
+
+async def test_a_replica_whose_watch_shows_a_pod_without_an_address_asks_for_it(bed):
+    """It was made for this caller a moment ago, and started since: its first command need not wait."""
+    made = await bed.allocate()
+    [pod] = bed.cluster.leased()
+    async with replica(bed, follower(bed), behind=True) as client:
+        client.cluster._put(dataclasses.replace(pod, address=None))
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        path, acme = f"/v1/sandboxes/{made['id']}", bed.as_("acme")
+        ran = await client.post(f"{path}/exec", json={"argv": ["true"]}, headers=acme)
+        assert (ran.status_code, ran.json().get("exit_code")) == (200, 0), ran.text
+        bed.cluster.pods.clear()
+        shown = await client.get(path, headers=acme)
+        assert shown.status_code == 200, "what the watch shows is there until it says otherwise"
 
 
 def follower(bed) -> Leader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from datetime import UTC, datetime
 
@@ -9,7 +10,9 @@ import httpx
 import pytest
 import trio
 
-from gateway.handoff import Handoff
+from gateway import handoff
+from gateway.handoff import CONNECTING_AT_ONCE, Handoff
+from sandman.errors import UnreachableError
 from sandman.service import pki, tls
 from tests.flow.conftest import SERVER_NAME, Leader, gateway
 from tests.flow.test_gateway import follower, replica
@@ -68,6 +71,74 @@ class Answering:
             await trio.aclose_forcefully(stream)
 
 
+class Slow(Answering):
+    """One that has time for one handshake after the other only, as a busy machine."""
+
+    def __init__(self, said: bytes) -> None:
+        super().__init__(said)
+        self._one_at_a_time = trio.Lock()
+        self.connecting = self.most = 0
+
+    async def serve(self, *, task_status=trio.TASK_STATUS_IGNORED) -> None:
+        leaf = pki.issue(self.ca, [SERVER_NAME], [], datetime.now(UTC), 1)
+        context = tls.server_context(leaf.certificate, leaf.key)
+        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        self.address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
+
+        async def answer(plain: trio.SocketStream) -> None:
+            self.connecting += 1
+            self.most = max(self.most, self.connecting)
+            stream = trio.SSLStream(plain, context, server_side=True)
+            async with self._one_at_a_time:
+                await trio.sleep(0.002)
+                await stream.do_handshake()
+            self.connecting -= 1
+            await self._answer(stream)
+
+        await trio.serve_listeners(answer, [listener], task_status=task_status)
+
+
+async def test_a_burst_that_is_handed_on_connects_a_few_at_a_time(bed, monkeypatch):
+    """All at once each would be too late, and all would come again."""
+    monkeypatch.setattr(handoff, "TIMEOUT", httpx.Timeout(None))
+    monkeypatch.setattr(handoff, "CONNECTING_AT_ONCE", 4)
+    allocator = Slow(b"HTTP/1.1 429 Too Many\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}")
+    await bed.nursery.start(allocator.serve)
+    leader = Leader(is_leader=False, address=allocator.address)
+    cluster = type(bed.cluster)(bed.daemon)
+    cluster.synced()
+    answers: list[int] = []
+    async with (
+        gateway(
+            cluster, bed.credentials, bed.settings, leader, bed.ca, authority=allocator.ca
+        ) as address,
+        httpx.AsyncClient(base_url=f"https://{address}", verify=bed.trust, timeout=20) as client,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def one() -> None:
+            made = await client.post("/v1/sandboxes", json={}, headers=bed.as_("acme"))
+            answers.append(made.status_code)
+
+        for _ in range(40):
+            nursery.start_soon(one)
+    assert answers == [429] * 40
+    assert allocator.calls == 40
+    # One that has its connection may not be known of at the other end yet.
+    assert allocator.most <= 8
+
+
+async def test_a_call_that_has_no_turn_to_connect_is_told_so_in_time(autojump_clock):
+    one = Handoff(Leader(is_leader=False), SERVER_NAME, lambda: b"")
+    async with contextlib.AsyncExitStack() as stack:
+        turns = [await stack.enter_async_context(one._turn()) for _ in range(CONNECTING_AT_ONCE)]
+        with pytest.raises(UnreachableError, match="more calls") as caught:
+            await stack.enter_async_context(one._turn())
+        assert caught.value.retry_after == 1.0
+        turns[0]()
+        await stack.enter_async_context(one._turn())
+
+
 @pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")
 async def test_an_answer_cut_in_the_middle_is_never_taken_for_whole(bed):
     allocator = Answering(b'HTTP/1.1 201 Created\r\nContent-Length: 99\r\n\r\n{"id": "x"')
@@ -83,20 +154,22 @@ async def test_an_answer_cut_in_the_middle_is_never_taken_for_whole(bed):
     ):  # fmt: skip
         with pytest.raises(httpx.RemoteProtocolError):
             await client.post("/v1/sandboxes", json={}, headers=bed.as_("acme"))
+        # No fault of this replica's, for which somebody would be called.
+        assert 'reason="internal"' not in (await client.get("/metrics")).text
     assert allocator.calls == 1
 
 
 async def test_a_changed_authority_is_trusted_from_then_on_and_old_connections_are_closed():
     authorities = [pki.make_ca(name, datetime.now(UTC), 1).certificate for name in "ab"]
     current = [authorities[0]]
-    handoff = Handoff(Leader(), SERVER_NAME, lambda: current[0])
-    first = handoff._connect()
-    assert handoff._connect() is first
+    one = Handoff(Leader(), SERVER_NAME, lambda: current[0])
+    first = one._connect()
+    assert one._connect() is first
     current[0] = authorities[1]
-    second = handoff._connect()
+    second = one._connect()
     assert second is not first
     assert not first.is_closed
-    await handoff.aclose()
+    await one.aclose()
     assert first.is_closed
     assert second.is_closed
     await Handoff(Leader(), SERVER_NAME, lambda: b"").aclose()

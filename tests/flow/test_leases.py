@@ -94,6 +94,20 @@ async def test_a_heartbeat_is_for_the_runs_of_its_tenant_that_have_sandboxes(bed
     assert refused.status_code == 403
 
 
+async def test_heartbeats_are_ended_by_their_tenant_once_the_run_has_no_sandbox(bed):
+    made = await bed.allocate(image=BASE, run="r1", lease={"run": True})
+    path, held = "/v1/runs/r1/heartbeat", {"run": "r1", "sandboxes": 1}
+    kept = await bed.client.delete(path, headers=bed.as_("acme"))
+    assert (kept.status_code, kept.json(), bed.ended) == (200, held, [])
+    token = {"authorization": f"Bearer {made['token']}"}
+    assert (await bed.client.delete(path, headers=token)).status_code == 403
+    await bed.client.delete(f"/v1/sandboxes/{made['id']}", headers=bed.as_("acme"))
+    for tenant in ("zeta", "acme"):
+        ended = await bed.client.delete(path, headers=bed.as_(tenant))
+        assert (ended.status_code, ended.json()["sandboxes"]) == (200, 0)
+    assert bed.ended == [RunKey("zeta", "r1"), RunKey("acme", "r1")]
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [

@@ -113,6 +113,25 @@ async def test_who_gave_up_at_a_replica_is_not_shown_there_what_was_released(bed
         assert (gone.status_code, gone.json()["reason"]) == (410, "released")
 
 
+async def test_a_call_that_comes_after_its_own_end_keeps_no_place(full_bed):
+    """Its caller went away in the middle of its body, and has said so on another connection."""
+    bed, body = full_bed, b'{"wait_s": 60}'
+
+    async def cases(count: int) -> None:
+        with trio.fail_after(10):
+            while repr(bed.desk) != f"<Desk cases={count}>":
+                await trio.sleep(0.02)
+
+    lines = (b"Idempotency-Key: k", b"Content-Type: application/json", b"Content-Length: 14")
+    async with bed.raw() as stream:
+        await stream.send_all(bed.head("POST", "/v1/sandboxes", *lines) + body[:5])
+        dropped = await bed.client.delete("/v1/requests", headers=with_key(bed, "k"))
+        assert dropped.status_code == 204
+        await stream.send_all(body[5:])
+        await cases(1)
+    await cases(0)
+
+
 @pytest.mark.parametrize(
     "query", ["wait_s=soon", "wait_s=-1", "wait_s=nan", "wait_s=1e9", "wait=1"]
 )

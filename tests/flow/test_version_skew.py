@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from gateway import versions
+from gateway.model import Ending
 from sandman import grants, wire
 from sandman.errors import BadRequestError, NotFoundError
 from tests.flow.conftest import KEYS, LocalDaemon, RealDaemonCluster, made_bed
@@ -77,6 +78,13 @@ async def test_further_apart_no_placeholder_is_given(version):
     async with skewed(version, vetted=False) as bed:
         await told(bed, 'sandman_pool_skewed{pool="root"} 1.0')
         assert "sandman_free_vetted 0.0" in (await bed.client.get("/metrics")).text
+        # So that nobody asks it again, or is about to.
+        [uid] = bed.cluster.pods
+        bed.cluster.remove(uid, Ending("deleted", "somebody deleted it"))
+        await told(bed, 'sandman_pool_skewed{pool="root"} 0.0')
+        with trio.fail_after(10):
+            while any(entry.users for entry in bed.upstream._open.values()):
+                await trio.sleep(0.02)
 
 
 async def test_a_gateway_that_was_upgraded_too_far_still_serves_what_is_in_use(monkeypatch):

@@ -74,6 +74,12 @@ class UnauthorizedError(KubeError):
 class ForbiddenError(KubeError):
     """403: RBAC, an admission policy or a quota forbids it."""
 
+    @property
+    def is_of_authorizer(self) -> bool:
+        """Whether no rule allows it. An API server that has just started says so of everything, until it has read
+        its rules; what admission forbids it forbids for good."""
+        return 'User "' in self.message and " cannot " in self.message
+
 
 class NotFoundError(KubeError):
     """404: no such object, or no such resource."""

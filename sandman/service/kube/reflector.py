@@ -80,6 +80,8 @@ class Reflector(Generic[K]):
         self._driver = Driver(resource)
         self._log = structlog.get_logger().bind(resource=resource.plural)
         self._failures = 0
+        self._was_gone = False
+        """Whether the last failure was a version that is too old."""
         self._counts = {"lists": 0, "watches": 0, "changes": 0, "failures": 0}
         self._last_error = ""
 
@@ -118,9 +120,11 @@ class Reflector(Generic[K]):
             self._failures, self._luck(), first_s=FIRST_DELAY_S, most_s=self.most_s
         )
         wait = max(wait, min(error.retry_after or 0.0, retry.MAX_DELAY_S))
-        # A version that is too old is how a watch ages, not a fault: list again at once.
-        if isinstance(error, errors.GoneError) and self._failures == 1:
+        # A version that is too old is how a watch ages, or what a server says that was away: list again at once.
+        is_gone = isinstance(error, errors.GoneError)
+        if is_gone and not self._was_gone:
             wait = 0.0
+        self._was_gone = is_gone
         self._log.info("reflector_failed", error=str(error), failures=self._failures, wait_s=wait)
         await trio.sleep(wait)
 
@@ -146,7 +150,8 @@ class Reflector(Generic[K]):
                     await self._read(stream, send)
                 finally:
                     lasted = trio.current_time() - opened
-                    self._failures = 0 if lasted >= HEALTHY_S else self._failures
+                    if lasted >= HEALTHY_S:
+                        self._failures, self._was_gone = 0, False
         if connecting.cancelled_caught:
             raise errors.RequestTimeoutError(f"no answer to a watch in {CONNECT_DEADLINE_S:g} s")
         self._driver.receive_end()

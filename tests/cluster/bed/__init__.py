@@ -6,7 +6,7 @@ nothing behind after `down`, and must touch no process, rule or mount that it di
 
 from tests.cluster.bed.images import build_image, reference
 from tests.cluster.bed.kube import kubectl
-from tests.cluster.bed.lifecycle import down, is_up, status, up
+from tests.cluster.bed.lifecycle import down, is_up, restart, status, up
 from tests.cluster.bed.model import Bed, BedError
 from tests.cluster.bed.needs import missing
 
@@ -19,6 +19,7 @@ __all__ = [
     "kubectl",
     "missing",
     "reference",
+    "restart",
     "status",
     "up",
 ]

@@ -60,6 +60,17 @@ def down(bed: Bed) -> None:
         _down(bed)
 
 
+def restart(bed: Bed, name: str) -> None:
+    """Stop one component and start it again; returns when it and all others are well."""
+    with _lock(bed):
+        process = processes.load(_record(bed, name))
+        if process is not None:
+            processes.stop(process, components.component(bed, name).patience)
+        _start(bed, name)
+        _wait(bed, name)
+        wait_until("all are well again", functools.partial(_is_well, bed))
+
+
 def is_up(bed: Bed, patience: float = 60.0) -> bool:
     """True when every component runs and is healthy, and the node is Ready.
 

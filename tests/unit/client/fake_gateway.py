@@ -386,6 +386,7 @@ ROUTES: Iterable[tuple[str, str, Callable]] = (
     ("DELETE", "/v1/sandboxes/([^/]+)", FakeGateway._release),
     ("POST", "/v1/sandboxes/([^/]+)/renew", FakeGateway._renew),
     ("POST", "/v1/runs/([^/]+)/heartbeat", FakeGateway._heartbeat),
+    ("DELETE", "/v1/runs/([^/]+)/heartbeat", FakeGateway._heartbeat),
     ("DELETE", "/v1/runs/([^/]+)", FakeGateway._release_run),
     ("DELETE", "/v1/requests", FakeGateway._give_up),
     ("GET", "/v1/pools", FakeGateway._pools),

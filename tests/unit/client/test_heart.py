@@ -8,19 +8,23 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import anyio
 import pytest
 
 from sandman._core import heart, termination
-from sandman._core.heart import Heart
+from sandman._core.heart import Debt, Heart
 from sandman._core.termination import Termination
+from sandman._core.values import ReservationInfo
+from sandman._sync.reservation import seconds_left
 from sandman._sync.transport import Transport
 from sandman.client import Client
+from sandman.errors import UnreachableError
 from sandman.sync import Client as SyncClient
 from tests.unit.client.backends import on_backends
-from tests.unit.client.fake_gateway import TOKEN, answer
+from tests.unit.client.fake_gateway import TOKEN, answer, drop_after
 from tests.unit.daemon.harness import wait_until
 
 if TYPE_CHECKING:
@@ -76,6 +80,31 @@ def test_a_run_without_sandboxes_is_forgotten_and_comes_back(gateway: FakeGatewa
             assert wait_until(lambda: len(gateway.calls(BEAT)) > count)
 
 
+def test_a_run_for_which_something_is_reserved_is_kept_until_that_ends(gateway: FakeGateway):
+    with SyncClient(gateway.url, TOKEN) as client:
+        beats = client._heart
+        beats.reserved("r1", 60.0, SOON_S)
+        assert wait_until(lambda: len(gateway.calls(BEAT)) >= 3)
+        assert "r1" in beats._runs
+        beats._runs["r1"].reserved_until = 0.0
+        assert wait_until(lambda: not beats._runs)
+
+
+def test_only_what_is_reserved_for_a_run_needs_heartbeats(gateway: FakeGateway):
+    with SyncClient(gateway.url, TOKEN) as client:
+        client.reserve(count=1, for_s=60.0)
+        assert not client._heart.beats
+        until = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()
+        made = client.reserve(count=1, until=until, run="r1")
+        left = client._heart._runs["r1"].reserved_until - time.monotonic()
+        assert (made.info.run, 50.0 < left <= 61.0) == ("r1", True)
+
+
+@pytest.mark.parametrize("until", [None, "soon", "2001-01-01T00:00:00Z"])
+def test_of_a_reservation_that_does_not_say_when_it_ends_nothing_is_kept(until):
+    assert seconds_left(ReservationInfo(id="1", until=until)) == 0.0
+
+
 def test_one_made_meanwhile_keeps_its_run(gateway: FakeGateway):
     with SyncClient(gateway.url, TOKEN) as client:
         client.create(run="r1")
@@ -113,6 +142,104 @@ def test_a_fault_of_ours_ends_no_heartbeats(gateway: FakeGateway, monkeypatch):
         client.create(run="r1", ttl_s=SOON_S)
         assert wait_until(lambda: len(gateway.calls(BEAT)) >= 2)
     assert not faults
+
+
+END = "DELETE /v1/runs/r1/heartbeat"
+
+
+def test_of_a_run_that_is_over_it_is_said_that_no_more_will_come(gateway: FakeGateway):
+    with SyncClient(gateway.url, TOKEN) as client:
+        with client.sandbox(run="r1", ttl_s=SOON_S):
+            assert wait_until(lambda: gateway.calls(BEAT))
+        assert wait_until(lambda: gateway.calls(END))
+    assert gateway.calls("DELETE /v1/runs") == [END]
+
+
+@on_backends
+async def test_a_client_that_closes_says_that_no_more_will_come(gateway: FakeGateway):
+    async with Client(gateway.url, TOKEN) as client:
+        async with client.sandbox(run="r1", ttl_s=60):
+            client._heart._runs["r1"].was_kept = True
+        # Never kept, and so nothing is left of it.
+        await client.create(run="r2", ttl_s=60)
+        gateway.plan(END, answer(403))
+        assert gateway.calls(END) == []
+    assert gateway.calls("DELETE /v1/runs") == [END]
+    assert hearts() == 0
+
+
+def test_what_another_replica_does_not_know_yet_is_said_again(gateway: FakeGateway):
+    with SyncClient(gateway.url, TOKEN) as client:
+        client.create(run="r1", ttl_s=SOON_S)
+        assert wait_until(lambda: gateway.calls(BEAT))
+    # It has a sandbox still.
+    assert len(gateway.calls(END)) == 2
+
+
+def test_what_could_not_be_released_is_released_later(gateway: FakeGateway, monkeypatch, caplog):
+    """Heartbeats would keep it for as long as the client lives."""
+    monkeypatch.setattr(heart, "AGAIN_S", 0.05)
+    with SyncClient(gateway.url, TOKEN) as client:
+        gateway.plan("DELETE /v1/sandboxes", *[answer(403)] * 3)
+        with client.sandbox(run="r1", ttl_s=60) as box:
+            pass
+        assert f"{box.id} is left to its lease" in caplog.text
+        assert wait_until(lambda: not gateway.sandboxes)
+        assert wait_until(lambda: not client._heart._debts)
+        assert len(gateway.calls("DELETE /v1/sandboxes")) == 4
+
+
+@on_backends
+async def test_what_was_perhaps_made_for_a_call_without_an_answer_is_given_up(
+    gateway: FakeGateway, monkeypatch
+):
+    monkeypatch.setattr(heart, "AGAIN_S", 0.05)
+    async with Client(gateway.url, TOKEN) as client:
+        for key in (None, "mine"):
+            gateway.plan("POST /v1/sandboxes", drop_after)
+            with pytest.raises(UnreachableError):
+                await client.create(run="r1", wait_s=0.0, idempotency_key=key)
+        assert await anyio.to_thread.run_sync(wait_until, lambda: len(gateway.sandboxes) == 1)
+        # The caller's own key is the caller's to ask again with.
+        [kept] = gateway.by_key
+        assert kept == "mine"
+        assert len(gateway.calls("DELETE /v1/requests")) == 1
+
+
+def test_heartbeats_do_not_wait_for_what_is_owed(gateway: FakeGateway, monkeypatch):
+    monkeypatch.setattr(heart, "AGAIN_S", 0.1)
+    with SyncClient(gateway.url, TOKEN) as client:
+        client.create(run="r1", ttl_s=SOON_S)
+        # Each is tried for a tenth of a second, and again.
+        gateway.plan("DELETE /v1/sandboxes/x", *[answer(503)] * 10_000)
+        for number in range(50):
+            client._heart.owe(Debt(f"/v1/sandboxes/x{number}"))
+        assert wait_until(lambda: gateway.calls("DELETE"))
+        before = len(gateway.calls(BEAT))
+        assert wait_until(lambda: len(gateway.calls(BEAT)) >= before + 3)
+        between = " ".join(gateway.calls()).split(BEAT)
+        assert max(len(set(part.split())) for part in between) < 20
+        gateway._plans.clear()
+        assert wait_until(lambda: not client._heart._debts)
+
+
+def test_what_may_be_had_again_by_its_own_key_is_not_given_up_later(gateway: FakeGateway):
+    with SyncClient(gateway.url, TOKEN) as client:
+        gateway.plan("DELETE /v1/requests", *[answer(403)] * 2)
+        for key in ("mine", None):
+            with client.sandboxes(1, idempotency_key=key) as batch:
+                list(batch)
+        [owed] = client._heart._debts
+        assert owed.key != "mine"
+
+
+def test_a_client_that_closes_tries_once_more_to_give_back(gateway: FakeGateway):
+    with SyncClient(gateway.url, TOKEN) as client:
+        gateway.plan("DELETE /v1/sandboxes", answer(403))
+        with client.sandbox(run="r1"):
+            pass
+        assert len(gateway.sandboxes) == 1
+    assert gateway.sandboxes == {}
 
 
 def test_a_stopped_one_begins_no_more(gateway: FakeGateway):

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from gateway import views
+from gateway import cases, views
 from gateway.cases import LINGER_S, Case
 from gateway.config import Settings
 from gateway.desk import Desk
 from gateway.model import DEFAULT_SHARE, Queued, Ready, Share
+from gateway.wants import key_label
 from sandman.errors import (
     BadRequestError,
     CapacityError,
@@ -278,6 +279,57 @@ async def test_a_request_is_given_up_by_its_caller(autojump_clock):
         at_rest(one)
 
 
+async def test_a_call_that_its_own_giving_up_has_overtaken_makes_nothing_that_stays(autojump_clock):
+    """A caller that goes away says so on another connection, which may be the faster one."""
+    cluster = FakeCluster()
+    cluster.placeholder()
+    async with counter(cluster) as one:
+        await one.desk.drop("acme", [key_label("acme", "k")])
+        with trio.move_on_after(0.1):
+            await one.ask("k")
+        await trio.sleep(1.0)
+        assert cluster.leased() == []
+        with trio.move_on_after(0.1):
+            await one.group("k", count=2, wait_s=60.0)
+        await trio.sleep(1.0)
+        at_rest(one)
+
+
+async def test_who_uses_the_key_of_what_was_given_up_is_served(autojump_clock):
+    cluster = FakeCluster()
+    cluster.placeholder()
+    async with counter(cluster) as one:
+        label = key_label("acme", "k")
+        await one.desk.drop("acme", [label])
+        queued = await one.ask("k", wait_s=0.1)
+        # It was told where it stands, so that it is there.
+        await trio.sleep(LINGER_S / 2)
+        assert isinstance(await one.ask("k"), Ready)
+        await one.desk.drop("acme", [label])
+        await trio.sleep(LINGER_S + 1.0)
+        cluster.placeholder()
+        with trio.move_on_after(0.1):
+            await one.ask("k2")
+        await trio.sleep(1.0)
+        assert queued.id == label
+        assert len(cluster.leased()) == 2
+
+
+async def test_what_was_given_up_is_not_remembered_for_long_nor_without_end(
+    autojump_clock, monkeypatch
+):
+    monkeypatch.setattr(cases, "DROPPED_MAX", 3)
+    dropped = cases.Dropped()
+    for number in range(4):
+        dropped.add("acme", f"r{number}")
+    assert [dropped.has("acme", f"r{n}") for n in range(4)] == [False, True, True, True]
+    assert not dropped.has("zeta", "r3")
+    await trio.sleep(LINGER_S)
+    assert not dropped.has("acme", "r3")
+    dropped.add("acme", "r4")
+    assert len(dropped._until) == 1
+
+
 async def test_who_asks_while_it_is_given_up_hears_so(autojump_clock):
     cluster = FakeCluster()
     heard = []
@@ -361,7 +413,7 @@ async def test_the_wait_that_is_told_follows_place_and_pace(autojump_clock):
 def test_a_case_shows_what_became_of_each_once():
     async def main() -> None:
         await trio.lowlevel.checkpoint()
-        case = Case("acme", {"a": None, "b": None}, has_key=True)  # type: ignore[dict-item]
+        case = Case("acme", {"a": None, "b": None}, can_return=True)  # type: ignore[dict-item]
         assert not case.is_ending
         for one in ("a", "b"):
             assert not case.told.is_set()

@@ -206,11 +206,19 @@ async def test_a_creation_that_met_others_at_the_quota_is_tried_again_and_then_b
         assert len(server.all("pods")) == 1
 
 
+NO_RIGHT = (
+    'pods is forbidden: User "system:serviceaccount:sandman-system:sandman-gateway" cannot create resource "pods"'
+    ' in API group "" in the namespace "sandman-sandboxes"'
+)
+"""Of an API server that has just started, and has read no rule yet."""
+
+
 @pytest.mark.parametrize(
     ("code", "reason", "message", "error"),
     [
         (403, "Forbidden", "exceeded quota: sandman-pods", QuotaError),
         (403, "Forbidden", "no right", InternalError),
+        (403, "Forbidden", NO_RIGHT, UnreachableError),
         (422, "Invalid", "spec.containers[0].image: bad", ImageNotFoundError),
         (422, "Invalid", "metadata.name: bad", InternalError),
         (429, "TooManyRequests", "later", UnreachableError),

@@ -12,6 +12,7 @@ import trio
 from gateway import reserving, steps
 from gateway.config import Settings
 from gateway.fulfilment import LOOKS_APART_S
+from gateway.leases import RUN_KEEP_S
 from gateway.model import DEFAULT_SHARE, Ending, Tier
 from gateway.provider import Seen
 from gateway.release import Releaser
@@ -24,7 +25,7 @@ from sandman.errors import (
     QuotaError,
     UnreachableError,
 )
-from tests.fakes.cluster import TASK, FakeCluster
+from tests.fakes.cluster import BASE, TASK, FakeCluster
 from tests.unit.gateway.test_pool import running, want
 
 STEPS = steps.parse([{"exec": {"argv": ["make"]}}])
@@ -102,6 +103,38 @@ async def test_what_nobody_used_is_released_at_the_end(autojump_clock):
         assert box.instance.uid in cluster.pods
         with pytest.raises(NotFoundError):
             bed.all.get("acme", made.id)
+
+
+@pytest.mark.parametrize("run", ["r1", None])
+async def test_that_of_a_run_that_is_over_ends_with_it(autojump_clock, run):
+    """Its heartbeats are over, and it has no sandbox any more. One without a run has its time."""
+    cluster = FakeCluster()
+    placeholders(cluster, 4)
+    async with reserving_over(cluster) as bed:
+        begun, ledger = trio.current_time(), bed.pool._roster.ledger
+        await bed.all.create(asked(run=run, count=2, until=begun + 9000.0), None)
+        box = await bed.pool.allocate("acme", want(run="r1", image=BASE), None)
+        # Nobody has heard of its run yet: the forecast may be older than that.
+        await trio.sleep(2 * RUN_KEEP_S)
+        assert reserved(cluster) == 2
+        ledger.beat("acme", "r1", trio.current_time())
+        await trio.sleep(2 * RUN_KEEP_S)
+        assert reserved(cluster) == 2
+        cluster.remove(box.instance.uid, Ending("released", "its owner"))
+        await trio.sleep(LOOK_EVERY_S * 2)
+        assert reserved(cluster) == (0 if run else 2)
+
+
+async def test_a_heartbeat_keeps_what_is_reserved_for_a_run_without_sandboxes(autojump_clock):
+    cluster = FakeCluster()
+    placeholders(cluster, 2)
+    async with reserving_over(cluster) as bed:
+        until = trio.current_time() + 9000.0
+        await bed.all.create(asked(run="r1", count=2, until=until), None)
+        for _ in range(12):
+            bed.pool._roster.ledger.beat("acme", "r1", trio.current_time())
+            await trio.sleep(RUN_KEEP_S - LOOK_EVERY_S)
+            assert reserved(cluster) == 2
 
 
 async def test_it_is_ended_by_its_owner_alone(autojump_clock):

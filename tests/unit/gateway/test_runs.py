@@ -120,6 +120,20 @@ async def test_the_lease_of_a_run_that_is_over_is_deleted():
         await until(lambda: AS_KEY not in bed.there._ledger.runs())
 
 
+async def test_the_lease_of_a_run_that_was_ended_is_gone_at_once():
+    async with two_replicas() as bed:
+        await bed.here.beat(KEY, 300.0)
+        await bed.here.beat(RunKey("acme", "other"), 300.0)
+        await until(lambda: len(bed.there._known) == 2)
+        for _ in range(2):
+            await bed.there.end(KEY)
+            assert [one["spec"]["holderIdentity"] for one in bed.server.all("leases")] == ["other"]
+        await until(lambda: AS_KEY not in bed.here._ledger.runs())
+        bed.server.faults = [lambda _seen: status(403, "Forbidden", "no")]
+        with pytest.raises(SandmanError):
+            await bed.there.end(RunKey("acme", "other"))
+
+
 async def test_a_heartbeat_at_the_last_moment_keeps_the_lease():
     async with two_replicas() as bed:
         await bed.here.beat(KEY, 300.0)

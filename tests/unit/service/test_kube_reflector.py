@@ -140,6 +140,17 @@ async def test_an_old_version_lists_again_at_once_and_then_ever_slower(autojump_
         assert reader.have == store.names()
 
 
+async def test_after_an_outage_an_old_version_lists_at_once(autojump_clock):
+    """An API server that comes back knows no version of before: whoever waits then is blind for no reason."""
+    script = Script(Store())
+    script.watches = [*(kube.UnavailableError("away") for _ in range(5)), kube.GoneError("too old")]
+    async with reflecting(script, Reader()):
+        await trio.sleep(60)
+    (told, _), (listed, what) = script.asked[6:8]
+    assert what == "list"
+    assert listed - told < 0.1
+
+
 async def test_an_error_inside_of_a_stream(autojump_clock):
     store, reader = Store(), Reader()
     script = Script(store)
