@@ -17,10 +17,10 @@ from sandman._async.creation import Batch, Creation, SandboxOptions, is_queued, 
 from sandman._async.reservation import Reservation, ReservationOptions
 from sandman._async.sandbox import Sandbox, parse_info
 from sandman._async.transport import Call, Transport
-from sandman._async.workloads import WorkloadOptions, attachment
+from sandman._async.workloads import WorkloadOptions, attachment, kept
 from sandman._core import faults
 from sandman._core.config import FOLLOW_S, RELEASE_LIMIT_S, REPLY_MARGIN_S, Limits, Settings
-from sandman._core.heart import DEFAULT_TTL_S, STOP_S, Debt, Heart
+from sandman._core.heart import STOP_S, Debt, Heart
 from sandman._core.retry import FIRST_PAUSE_S, Retry
 from sandman._core.termination import Termination
 from sandman._core.values import PoolInfo, SandboxInfo
@@ -243,10 +243,7 @@ class Client:
         **options: Unpack[WorkloadOptions],
     ) -> Sandbox:
         """Attach to a container of a workload that is labelled for Sandman's daemon; `release()` leaves it
-        as it is. Needs a key whose Kubernetes user may `create pods/exec` there.
-
-        It is kept by this process, as a sandbox of `create` is; one that is to outlive it is made with
-        `heartbeat=False`.
+        as it is. Needs a key whose Kubernetes user may `create pods/exec` there. Kept by this process as by `create`.
 
         Args:
             namespace: the pod's.
@@ -260,18 +257,10 @@ class Client:
             ConflictError: somebody is attached to all that is meant.
             UnreachableError: its daemon, or the gateway, does not answer.
         """
-        given: dict[str, object] = {
-            "pod": pod, "selector": selector, "container": container, "heartbeat": True, **options,
-        }  # fmt: skip
-        if given["heartbeat"]:
-            given["run"] = run = options.get("run") or self._run
-            given["ttl_s"] = ttl_s = options.get("ttl_s") or DEFAULT_TTL_S
-            kept: AbstractContextManager[None] = self._heart.expecting(run, ttl_s)
-        else:
-            kept = nullcontext()
-        call = attachment(namespace, given)
+        meant = {"pod": pod, "selector": selector, "container": container}
+        call = attachment(namespace, meant, options, self._run)
         try:
-            with kept:
+            with kept(self._heart, options, self._run):
                 return Sandbox(self._transport, parse_info(await self._transport.json(call)))
         except SandmanError:
             raise

@@ -15,7 +15,7 @@ from sandman import names
 from sandman._core import blocking as anyio
 from sandman._core import faults
 from sandman._core.config import FOLLOW_S, RELEASE_LIMIT_S, REPLY_MARGIN_S, Limits, Settings
-from sandman._core.heart import DEFAULT_TTL_S, STOP_S, Debt, Heart
+from sandman._core.heart import STOP_S, Debt, Heart
 from sandman._core.retry import FIRST_PAUSE_S, Retry
 from sandman._core.termination import Termination
 from sandman._core.values import PoolInfo, SandboxInfo
@@ -24,7 +24,7 @@ from sandman._sync.creation import Batch, Creation, SandboxOptions, is_queued, q
 from sandman._sync.reservation import Reservation, ReservationOptions
 from sandman._sync.sandbox import Sandbox, parse_info
 from sandman._sync.transport import Call, Transport
-from sandman._sync.workloads import WorkloadOptions, attachment
+from sandman._sync.workloads import WorkloadOptions, attachment, kept
 from sandman.errors import (
     BadRequestError,
     OutcomeUnknownError,
@@ -244,10 +244,7 @@ class Client:
         **options: Unpack[WorkloadOptions],
     ) -> Sandbox:
         """Attach to a container of a workload that is labelled for Sandman's daemon; `release()` leaves it
-        as it is. Needs a key whose Kubernetes user may `create pods/exec` there.
-
-        It is kept by this process, as a sandbox of `create` is; one that is to outlive it is made with
-        `heartbeat=False`.
+        as it is. Needs a key whose Kubernetes user may `create pods/exec` there. Kept by this process as by `create`.
 
         Args:
             namespace: the pod's.
@@ -261,18 +258,10 @@ class Client:
             ConflictError: somebody is attached to all that is meant.
             UnreachableError: its daemon, or the gateway, does not answer.
         """
-        given: dict[str, object] = {
-            "pod": pod, "selector": selector, "container": container, "heartbeat": True, **options,
-        }  # fmt: skip
-        if given["heartbeat"]:
-            given["run"] = run = options.get("run") or self._run
-            given["ttl_s"] = ttl_s = options.get("ttl_s") or DEFAULT_TTL_S
-            kept: AbstractContextManager[None] = self._heart.expecting(run, ttl_s)
-        else:
-            kept = nullcontext()
-        call = attachment(namespace, given)
+        meant = {"pod": pod, "selector": selector, "container": container}
+        call = attachment(namespace, meant, options, self._run)
         try:
-            with kept:
+            with kept(self._heart, options, self._run):
                 return Sandbox(self._transport, parse_info(self._transport.json(call)))
         except SandmanError:
             raise
