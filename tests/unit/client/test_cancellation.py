@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import socket
+import ssl
+import warnings
+
 import anyio
 import anyio.to_thread
 import pytest
@@ -224,3 +229,19 @@ async def test_connections_are_made_a_few_at_a_time(
     async with Client("http://127.0.0.1:1", TOKEN, limits=Limits(retry_s=0.1)) as client:
         with pytest.raises(errors.UnreachableError):
             await client.pools()
+
+
+@on_backends
+async def test_a_handshake_that_is_cancelled_leaves_no_connection():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as mute,
+        warnings.catch_warnings(record=True) as told,
+    ):
+        warnings.simplefilter("always")
+        url = f"https://127.0.0.1:{mute.getsockname()[1]}"
+        async with Client(url, TOKEN, ca=ssl.create_default_context()) as client:
+            with anyio.move_on_after(0.2) as waiting:
+                await client.create(heartbeat=False)
+        assert waiting.cancelled_caught
+        gc.collect()
+    assert [one for one in told if one.category is ResourceWarning] == []
