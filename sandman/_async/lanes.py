@@ -17,6 +17,8 @@ import anyio
 import httpx
 
 if TYPE_CHECKING:
+    import httpcore
+
     from sandman._core.config import Settings
 
 CLOSE_LIMIT_S = 2.0
@@ -32,6 +34,9 @@ class Lane:
     def __init__(self, http: httpx.AsyncClient, connecting: anyio.Semaphore) -> None:
         self.http = http
         self.idle_since = 0.0
+        self.half_made: httpcore.AsyncNetworkStream | None = None
+        """A connection whose handshake is going on. When that is cancelled nobody else closes it: httpcore does so
+        after errors alone."""
         self._connecting = connecting
         self._is_new = True
         self._waits = False
@@ -45,6 +50,7 @@ class Lane:
     def connected(self) -> None:
         """The connection is there, or given up: the next one may connect. May be called again."""
         self._is_new = False
+        self.half_made = None
         if self._waits:
             self._waits = False
             self._connecting.release()
@@ -84,9 +90,13 @@ class Lanes:
 
     async def give(self, lane: Lane, *, whole: bool) -> None:
         """Take a lane back; one that is not `whole`, whose call was cancelled somewhere, is closed."""
+        half_made = lane.half_made
         lane.connected()
         if self._room is not None:
             self._room.release()
+        if half_made is not None:
+            with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+                await half_made.aclose()
         now = lane.idle_since = anyio.current_time()
         stale = [] if whole and not self._closed else [lane]
         if not stale:

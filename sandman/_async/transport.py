@@ -7,7 +7,7 @@ import json
 import logging
 import random
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import httpx
@@ -291,8 +291,9 @@ class Attempt:
     def _request(self, lane: Lane) -> httpx.Request:
         call, settings = self._call, self._settings
 
-        async def trace(event: str, info: Mapping[str, object]) -> None:
-            del info
+        async def trace(event: str, info: Mapping[str, Any]) -> None:
+            if event == "connection.connect_tcp.complete":
+                lane.half_made = info["return_value"]
             if event == "http11.send_request_headers.started":
                 self.sent = call.sent = True
                 lane.connected()

@@ -236,8 +236,11 @@ class Heart:
             call.patience_s = call.silence_s = patience_s
             try:
                 transport.json(call)
-            except SandmanError as error:
-                logger.warning("what nobody holds could not be given back: %s", error)
+            except Exception as error:
+                trace = not isinstance(error, SandmanError)
+                logger.warning(
+                    "what nobody holds could not be given back: %s", error, exc_info=trace
+                )
                 with self._lock:
                     self._debts[debt] = time.monotonic() + AGAIN_S
                 return
@@ -255,9 +258,10 @@ class Heart:
             call.patience_s = call.silence_s = LAST_S
             try:
                 answer = transport.json(call)
-            except SandmanError as error:
+            except Exception as error:
                 # The gateway sees to it some minutes later, too.
-                logger.info("the end of run %s could not be told: %s", name, error)
+                trace = not isinstance(error, SandmanError)
+                logger.info("the end of run %s could not be told: %s", name, error, exc_info=trace)
                 return []
             if isinstance(answer, dict) and answer.get("sandboxes"):
                 left.append(name)

@@ -9,7 +9,7 @@ import json
 import logging
 import random
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
@@ -291,8 +291,9 @@ class Attempt:
     def _request(self, lane: Lane) -> httpx.Request:
         call, settings = self._call, self._settings
 
-        def trace(event: str, info: Mapping[str, object]) -> None:
-            del info
+        def trace(event: str, info: Mapping[str, Any]) -> None:
+            if event == "connection.connect_tcp.complete":
+                lane.half_made = info["return_value"]
             if event == "http11.send_request_headers.started":
                 self.sent = call.sent = True
                 lane.connected()

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import socket
+import ssl
+import warnings
+
 import anyio
 import anyio.to_thread
 import pytest
@@ -234,3 +239,19 @@ async def test_who_gives_up_attaching_is_not_left_attached(gateway: FakeGateway)
         with anyio.move_on_after(0.3):
             await client.attach_workload("shop", "web")
     assert gateway.calls("DELETE") == ["DELETE /v1/sandboxes/sandman-attached-x-1"]
+
+
+@on_backends
+async def test_a_handshake_that_is_cancelled_leaves_no_connection():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as mute,
+        warnings.catch_warnings(record=True) as told,
+    ):
+        warnings.simplefilter("always")
+        url = f"https://127.0.0.1:{mute.getsockname()[1]}"
+        async with Client(url, TOKEN, ca=ssl.create_default_context()) as client:
+            with anyio.move_on_after(0.2) as waiting:
+                await client.create(heartbeat=False)
+        assert waiting.cancelled_caught
+        gc.collect()
+    assert [one for one in told if one.category is ResourceWarning] == []

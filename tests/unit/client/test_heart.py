@@ -223,6 +223,31 @@ def test_heartbeats_do_not_wait_for_what_is_owed(gateway: FakeGateway, monkeypat
         assert wait_until(lambda: not client._heart._debts)
 
 
+def test_a_fault_of_ours_while_it_pays_or_ends_is_a_failure_like_others(
+    gateway: FakeGateway, monkeypatch
+):
+    monkeypatch.setattr(heart, "AGAIN_S", 0.05)
+    faults = {"/v1/sandboxes/x": 2, "/v1/runs/r1/heartbeat": 1}
+    json = Transport.json
+
+    def failing(self, call):
+        if call.method == "DELETE" and faults.get(call.path):
+            faults[call.path] -= 1
+            raise RuntimeError("of ours")
+        return json(self, call)
+
+    monkeypatch.setattr(Transport, "json", failing)
+    with SyncClient(gateway.url, TOKEN) as client:
+        with client.sandbox(run="r1", ttl_s=SOON_S):
+            client._heart.owe(Debt("/v1/sandboxes/x"))
+            assert wait_until(lambda: not client._heart._debts)
+            assert wait_until(lambda: gateway.calls(BEAT))
+        assert wait_until(lambda: not any(faults.values()))
+        before = len(gateway.calls(BEAT))
+        with client.sandbox(run="r1", ttl_s=SOON_S):
+            assert wait_until(lambda: len(gateway.calls(BEAT)) > before)
+
+
 def test_what_may_be_had_again_by_its_own_key_is_not_given_up_later(gateway: FakeGateway):
     with SyncClient(gateway.url, TOKEN) as client:
         gateway.plan("DELETE /v1/requests", *[answer(403)] * 2)
