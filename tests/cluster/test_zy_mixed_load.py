@@ -1,4 +1,7 @@
-"""Mixed random load with faults, in two tenants and through two gateways. The long form: make soak-mixed."""
+"""Mixed random load with faults, in two tenants and through two gateways. The long form: make soak-mixed.
+
+It kills the API server and gateways, so it comes after the tests that need them undisturbed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,12 @@ from tests.cluster import faults
 from tests.mixed import run
 
 MINUTES = float(os.environ.get("SANDMAN_SOAK_MINUTES", "0.9"))
-SEED = int(os.environ.get("SANDMAN_SOAK_SEED") or secrets.randbelow(1_000_000))
+SHORT_SEED = 20261130
+"""Of the short form, which must be the same plan each time to tell a change from chance; the long one looks for more."""
+SEED = int(
+    os.environ.get("SANDMAN_SOAK_SEED")
+    or (SHORT_SEED if MINUTES < 2 else secrets.randbelow(1_000_000))
+)
 GAP_S = 6.0 if MINUTES < 2 else 25.0
 """Between two faults. The short form has each of them once; the long one lets most of them heal before the next."""
 RESERVED_S = 90.0
