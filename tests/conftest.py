@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import structlog
@@ -19,6 +20,13 @@ TOGETHER = ("tests/cluster/", "tests/conformance/", "tests/runc/")
 # takes a second of the processor, and on a busy machine holds up whatever runs in the same loop for many.
 PLAIN = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
 structlog.configure(processors=[*structlog.get_config()["processors"][:-1], PLAIN])
+
+
+def pytest_configure() -> None:
+    """A shell without job control starts what it puts into the background with SIGINT ignored. That is inherited by
+    all that tests start, on which Ctrl-C would have no effect, and where one process had asked for it, would."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Scheduling(LoadScopeScheduling):

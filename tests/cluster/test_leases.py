@@ -51,25 +51,29 @@ def leases(deployed, run: str) -> list[str]:
     return deployed.kubectl(*query).split()
 
 
+KILLED = "trainer-killed"
+"""The run: what ended of a run is told for minutes, so no other test may use the name."""
+
+
 @CASES.add
 def what_a_killed_trainer_held_is_gone_soon_and_its_quota_free(deployed):
     environment = {**deployed.installation.environment(), "PATH": "/usr/bin:/bin"}
     image = deployed.image("busybox")
-    words = [sys.executable, "-c", TRAINER, image, "killed", str(TTL_S), str(HELD)]
+    words = [sys.executable, "-c", TRAINER, image, KILLED, str(TTL_S), str(HELD)]
     with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE) as trainer:
         try:
             assert trainer.stdout is not None
             assert trainer.stdout.readline() == b"held\n"
             time.sleep(TTL_S + 10)
-            assert len(deployed.leased("killed")) == HELD
-            assert len(leases(deployed, "killed")) == 1
+            assert len(deployed.leased(KILLED)) == HELD
+            assert len(leases(deployed, KILLED)) == 1
         finally:
             trainer.send_signal(signal.SIGKILL)
-    took = faults.wait("all are gone", lambda: not deployed.leased("killed"), TTL_S + 15)
+    took = faults.wait("all are gone", lambda: not deployed.leased(KILLED), TTL_S + 15)
     print(f"{HELD} sandboxes gone {took:.1f} s after their trainer, ttl {TTL_S} s")
     with deployed.sync_client() as client:
-        assert client.list("killed") == []
-        ended = [box.info.ended["reason"] for box in client.list("killed", ended=True)]
+        assert client.list(KILLED) == []
+        ended = [box.info.ended["reason"] for box in client.list(KILLED, ended=True)]
         assert ended == ["expired"] * HELD
 
 
