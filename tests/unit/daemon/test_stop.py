@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import signal
-import threading
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
