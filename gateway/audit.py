@@ -31,6 +31,12 @@ def allocated(made: Ready) -> Ready:
     return made
 
 
+def network(changed: Instance) -> Instance:
+    """A sandbox was given another egress profile; it is handed back."""
+    log.info("audit", action="network", network=changed.network, **_of(changed))
+    return changed
+
+
 class Audit:
     """Tells of ends, and counts them.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import structlog
 import trio
@@ -16,6 +18,7 @@ from gateway.certificates import Certificates
 from gateway.credentials import WatchedCredentials
 from gateway.desk import Desk
 from gateway.election import Election
+from gateway.enforcement import EnforcementWatch
 from gateway.fulfilment import Fulfilment
 from gateway.handoff import Handoff
 from gateway.janitor import Janitor
@@ -23,6 +26,7 @@ from gateway.keeper import Keeper
 from gateway.metrics import Metrics
 from gateway.owners import Owners
 from gateway.pool import Pool
+from gateway.profiles import targets
 from gateway.provider import News, watching
 from gateway.provider.kubernetes import KubernetesProvider
 from gateway.provider.reservations import LeaseReservations
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
 
     from gateway.config import Settings
     from gateway.model import Share
+    from sandman.probes import Target
 
 log = structlog.get_logger()
 
@@ -91,6 +96,10 @@ class Gateway:
         fulfilment = Fulfilment(provider, self.upstream, self.roster, settings, wall)
         self.breaking = Breaking(self.roster, provider, lambda: self.election.is_leader, wall)
         self.refill = Refill(self.roster, provider, lambda: self.election.is_leader)
+        fulfilment.networks.closed = closed_by_all(settings, api.target.base_url)
+        self.enforcement = EnforcementWatch(
+            self.roster, fulfilment.networks, settings.sandbox_namespaces
+        )
         self.pool = Pool(self.roster, fulfilment, self.upstream, settings)
         self.desk = Desk(self.pool, lambda: self.election.is_leader)
         self.proxy = Proxy(self.roster, self.upstream, provider, settings)
@@ -200,6 +209,7 @@ class Gateway:
             support.start_soon(self.reservations.run)
             support.start_soon(self.scaler.run)
             support.start_soon(self.breaking.run)
+            support.start_soon(self.enforcement.run)
             if await self._start_unless_stopped(support, self.certificates.run):
                 support.start_soon(self.election.run)
                 try:
@@ -240,6 +250,21 @@ class Gateway:
             ),
             task_status=task_status,
         )
+
+
+def closed_by_all(settings: Settings, api_url: str) -> dict[Target, str]:
+    """What no egress profile opens and a gateway knows by itself. An API server that has a name is the operator's to
+    list (`network_closed`): a sandbox resolves none."""
+    url = urlsplit(api_url)
+    found: dict[Target, str] = {}
+    for host, port, what in (
+        (url.hostname or "", url.port or 443, "the API server"),
+        (settings.pod_ip, settings.port, "a gateway"),
+    ):
+        with contextlib.suppress(ValueError):
+            [target] = targets(f"{_bracketed(host)}:{port}")
+            found[target] = what
+    return found
 
 
 def _bracketed(address: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gateway import sizing
 from gateway.model import DEFAULT_SHARE, NO_AMOUNTS, Share
 from gateway.quota import ONE
+from sandman import names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,6 +38,8 @@ class Want:
     """What it is to be prepared for: see `steps.prepared_hash`."""
     reservation: str | None = None
     """It is for this reservation, and not for a caller."""
+    network: str = names.NETWORK_NONE
+    """Egress profile."""
 
     @property
     def deadline(self) -> float:
@@ -85,4 +88,5 @@ def _agreed(request: SandboxRequest) -> dict[str, object]:
         "of_run": terms.of_run or None,
     }
     asked["owner"] = None if owner is None else owner.name
+    asked |= {"network": request.network, "network_wait": request.network_wait or None}
     return {name: value for name, value in asked.items() if value is not None}

@@ -13,6 +13,7 @@ from sandman.cli.copy import cp
 from sandman.cli.execute import execute
 from sandman.cli.guard import GuardedGroup
 from sandman.cli.listing import ls
+from sandman.cli.network import network
 from sandman.cli.pools import pools
 from sandman.cli.release import release
 from sandman.cli.reserve import reserve
@@ -50,7 +51,7 @@ def main(
     context.obj = Session(url, token, ca, server_name, quiet=quiet)
 
 
-for verb in (run, execute, shell, ls, release, cp, pools, reserve):
+for verb in (run, execute, shell, ls, release, cp, pools, reserve, network):
     main.add_command(verb)
 
 __all__ = ["main"]

@@ -154,6 +154,7 @@ def whole_metrics() -> list[Metric]:
     metrics = Metrics(roster)
     metrics.watch_pool(pool)
     metrics.watch_writes({("patch", "pods", "ok"): 1}, {"warm": 1})
+    metrics.watch_networks({"ns": True})
     metrics.watch_ends({("oom", "sandbox"): 1})
     metrics.allocated(ready)
     metrics.firsts.made("x", 1.0)
