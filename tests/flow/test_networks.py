@@ -12,6 +12,7 @@ import trio
 from sandman.probes import Target
 from tests.fakes.cluster import BASE
 from tests.flow.conftest import RealDaemonCluster, made_bed
+from tests.flow.test_version_skew import skewed
 from tests.unit.gateway.test_profiles import policy
 
 if TYPE_CHECKING:
@@ -175,6 +176,16 @@ async def test_nobody_probes_through_the_gateway_or_from_inside(bed):
         headers=bed.as_("acme"),
     )
     assert ran.json()["stdout"].strip() == "401"
+
+
+async def test_a_daemon_from_before_there_were_probes_cannot_tell():
+    async with skewed("0.0.7", sandbox_namespaces=("ns",)) as bed:
+        await bed.vetted(1)
+        bed.pool.networks.closed = {Target("127.0.0.1", 1): "something"}
+        made = await bed.allocate(image=BASE)
+        answer = await change(bed, made, network="none")
+        assert (answer.status_code, answer.json()["reason"]) == (422, "network_unsupported")
+        assert "older than probes" in answer.json()["detail"]
 
 
 async def test_the_list_of_profiles(bed):
