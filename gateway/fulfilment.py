@@ -163,6 +163,8 @@ class Fulfilment:
             info = await self.ready(instance, claim, asked, self.preparation.meet)
             now = self._roster.registry.get(instance.uid) or instance
             self.spent(order.ticket, now.node or "")
+            # Its steps may need the network, too.
+            await self.wait_network(now, want)
             await self.preparation.run(now, info.boot_id, want.request.prepare)
             if want.reservation is not None:
                 now = await self._provider.mark_prepared(now, want.prepared, info.boot_id)

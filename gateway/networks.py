@@ -106,8 +106,7 @@ class Networks:
             SandmanError: the sandbox ends, or the API server does not answer.
         """
         profiles.usable(await self.known(instance.namespace), name)
-        if instance.network == name:
-            return instance
+        # Also where it seems to be there already: another replica may have changed it a moment ago.
         return audit.network(await self._provider.set_network(instance, name))
 
     async def prove(self, instance: Instance, name: str, wait_s: float) -> Shown:

@@ -52,17 +52,7 @@ from __future__ import annotations
 from collections.abc import Mapping  # noqa: TC003 - `typing` costs the daemon 4 ms
 
 CALLER, SANDBOX, INFRASTRUCTURE = "caller", "sandbox", "infrastructure"
-_MEMBERS = [
-    "status",
-    "reason",
-    "cause",
-    "retryable",
-    "detail",
-    "field",
-    "sandbox",
-    "facts",
-    "retry_after",
-]
+_MEMBERS = ("status", "reason", "cause", "retryable", "detail", "field", "sandbox", "facts", "retry_after")  # fmt: skip
 
 
 class SandmanError(Exception):
@@ -350,7 +340,6 @@ class VersionSkewError(InfrastructureError):
     """Gateway and daemon are more than one minor version apart."""
 
     reason = "version_skew"
-    status = 503
 
 
 class NetworkNotAppliedError(InfrastructureError):

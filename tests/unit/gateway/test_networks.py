@@ -8,6 +8,7 @@ import dataclasses
 import pytest
 import trio
 
+from gateway import steps
 from gateway.config import Settings
 from gateway.enforcement import AGAIN_S, EVERY_S, FIRST_S, EnforcementWatch
 from gateway.model import Ending, SandboxRequest, Share
@@ -133,6 +134,23 @@ async def test_also_who_is_to_have_none(autojump_clock):
         assert set(bed.cluster.probed[0][1]) >= {CANARY, API}
 
 
+async def test_its_steps_come_when_the_network_is_there(autojump_clock):
+    async with bedded() as bed:
+        order = []
+        bed.cluster.answer = lambda *_: (order.append("step"), (200, b'{"exit_code": 0}'))[1]
+        real = bed.networks.prove
+
+        async def prove(*arguments):
+            order.append("proved")
+            return await real(*arguments)
+
+        bed.networks.prove = prove
+        prepare = steps.parse([{"exec": {"argv": ["make"]}}])
+        made = await bed.allocate(network="open", network_wait=True, prepare=prepare)
+        assert made.instance.network == "open"
+        assert order == ["proved", "step", "proved"]
+
+
 async def test_it_is_handed_to_nobody_when_it_does_not_come_to_be(autojump_clock):
     async with bedded() as bed:
         bed.cluster.leaks = {API}
@@ -194,8 +212,16 @@ async def test_a_change_is_written_once_and_proved(autojump_clock):
         told = await bed.networks.prove(changed, "open", 5.0)
         assert changed.network == "open"
         assert told[0] == {"what": str(CANARY), "expected": "open", "outcome": "reachable"}
-        assert await bed.networks.set(changed, "open") is changed
         assert bed.cluster.writes.count(("network", made.name)) == 1
+
+
+async def test_it_is_written_though_it_seems_to_be_there(autojump_clock):
+    async with bedded() as bed:
+        made = (await bed.allocate()).instance
+        # Through another replica, and this one's watch is behind.
+        await bed.cluster.set_network(made, "open")
+        await bed.networks.set(made, "none")
+        assert bed.cluster.pods[made.uid].network == "none"
 
 
 async def test_closing_is_proved_by_what_was_open(autojump_clock):
