@@ -154,7 +154,7 @@ BY_SANDMAN = "are set and changed by Sandman alone"
 def test_nobody_else_changes_state(
     bed: Bed, stored: Any, user: str, kind: str, change: list[str]
 ) -> None:
-    name = stored(pod(state=names.STATE_FREE))
+    name = stored(pod(state=names.STATE_FREE, network=names.NETWORK_NONE))
     what = "labels" if kind == "label" else "annotations"
     if user == WEBHOOK:
         refused(bed, user, kind, "pod", name, *change, DRY, because="Forbidden")
