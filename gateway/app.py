@@ -16,6 +16,7 @@ from gateway.proxy import BrokenBodyError, has_body
 from gateway.routes.context import Json
 from gateway.routes.forward import ForwardRoutes
 from gateway.routes.leases import LeaseRoutes
+from gateway.routes.networks import NetworkRoutes
 from gateway.routes.ports import PortRoutes
 from gateway.routes.requests import RequestRoutes
 from gateway.routes.reservations import ReservationRoutes
@@ -62,6 +63,7 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
             *PortRoutes(context).routes(),
             *ReservationRoutes(context).routes(),
             *LeaseRoutes(context).routes(),
+            *NetworkRoutes(context).routes(),
             *StatusRoutes(metrics.render, not_ready).routes(),
         ],
         exception_handlers={
@@ -76,6 +78,7 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
     sockets = SocketRoutes(context, edge.refuse)
     metrics.watch_sockets(lambda: sockets.tunnels.open)
     metrics.watch_pool(context.pool)
+    metrics.watch_networks(context.pool.networks.enforced)
     whole = ByKind(Lingering(application), sockets)
     port = context.settings.metrics_port
     status = Starlette(routes=StatusRoutes(metrics.render_all, not_ready).routes())

@@ -39,6 +39,12 @@ def attached(instance: Instance, who: Identity | None) -> None:
     log.info("audit", action="attach", user=who.user if who else None, **_of(instance))
 
 
+def network(changed: Instance) -> Instance:
+    """A sandbox was given another egress profile; it is handed back."""
+    log.info("audit", action="network", network=changed.network, **_of(changed))
+    return changed
+
+
 class Audit:
     """Tells of ends, and counts them.
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from gateway import references
-from sandman import names
+from gateway import profiles, references
+from sandman import names, probes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -130,6 +130,15 @@ class Settings:
     """Seconds that the pod of a sandbox which ended by itself stays, counted in the quota: so long its
     reason survives a restart of the gateway. Ten minutes, a rollout that hangs once."""
 
+    network_closed: tuple[probes.Target, ...] = ()
+    """Addresses `ip:port`, separated by commas, that accept connections and that no egress profile opens:
+    probed beside those that the gateway knows itself (the API server, itself, other sandboxes). The place for
+    metadata services and the like."""
+
+    network_enforcement: profiles.Enforcement = profiles.Enforcement.WARN
+    """`warn` or `require`: what follows when a placeholder, which has no network, reaches an address that it must
+    not: a line in the log and a metric, or no sandbox until that has an end."""
+
     log_level: str = "info"
     """debug, info, warning or error."""
 
@@ -171,6 +180,8 @@ _READERS: dict[str, Callable[[str], object]] = {
     "str": str,
     "tuple[str, ...]": _texts,
     "tuple[references.Mirror, ...]": _mirrors,
+    "tuple[probes.Target, ...]": profiles.targets,
+    "profiles.Enforcement": profiles.Enforcement,
 }
 
 

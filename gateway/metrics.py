@@ -82,6 +82,10 @@ class Metrics:
         )
         self._tenants.register(gauges.Queue(pool.waiting))
 
+    def watch_networks(self, enforced: Mapping[str, bool]) -> None:
+        """Show whether network policies are enforced, by namespace."""
+        self._registry.register(gauges.Networks(enforced))
+
     def watch_writes(
         self, writes: Counter[tuple[str, str, str]], claim_writes: Counter[str]
     ) -> None:

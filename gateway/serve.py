@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import structlog
 import trio
@@ -22,6 +24,7 @@ from gateway.desk import Desk
 from gateway.detaching import Detaching
 from gateway.either import Either
 from gateway.election import Election
+from gateway.enforcement import EnforcementWatch
 from gateway.fulfilment import Fulfilment
 from gateway.handoff import Handoff
 from gateway.janitor import Janitor
@@ -29,6 +32,7 @@ from gateway.keeper import Keeper
 from gateway.metrics import Metrics
 from gateway.owners import Owners
 from gateway.pool import Pool
+from gateway.profiles import targets
 from gateway.provider import News, following, watching
 from gateway.provider.attachments import Attachments
 from gateway.provider.kubernetes import KubernetesProvider
@@ -50,10 +54,12 @@ from sandman import names
 from sandman.service import https, kube
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Awaitable, Callable
 
     from gateway.config import Settings
     from gateway.model import Share
+    from sandman.probes import Target
 
 log = structlog.get_logger()
 
@@ -98,6 +104,10 @@ class Gateway:
         fulfilment = Fulfilment(provider, self.upstream, self.roster, settings, wall)
         self.breaking = Breaking(self.roster, provider, lambda: self.election.is_leader, wall)
         self.refill = Refill(self.roster, provider, lambda: self.election.is_leader)
+        fulfilment.networks.closed = closed_by_all(settings, api.target.base_url)
+        self.enforcement = EnforcementWatch(
+            self.roster, fulfilment.networks, settings.sandbox_namespaces
+        )
         self.pool = Pool(self.roster, fulfilment, self.upstream, settings)
         self.desk = Desk(self.pool, lambda: self.election.is_leader)
         first = settings.sandbox_namespaces[0]
@@ -188,11 +198,15 @@ class Gateway:
             wall=wall,
             missing=self.missing,
         )
+        metrics = self._metrics(provider.claim_writes, audit)
+        self.app = app.build(self.context, metrics, self.not_ready)
+
+    def _metrics(self, claim_writes: Counter[str], audit: Audit) -> Metrics:
         metrics = Metrics(self.roster)
-        metrics.watch_writes(api.counts.writes, provider.claim_writes)
+        metrics.watch_writes(self._api.counts.writes, claim_writes)
         metrics.watch_ends(audit.counts)
         metrics.watch_attachments(self.attached, audit.detached_counts)
-        self.app = app.build(self.context, metrics, self.not_ready)
+        return metrics
 
     def _share(self, key_id: str) -> Share | None:
         key = self.credentials.api_keys.get(key_id)
@@ -240,6 +254,7 @@ class Gateway:
                 self._settings.workload_namespaces,
             )
             support.start_soon(self.detaching.run, lambda: self.election.is_leader)
+            support.start_soon(self.enforcement.run)
             if await self._start_unless_stopped(support, self.certificates.run):
                 support.start_soon(self.election.run)
                 try:
@@ -280,6 +295,21 @@ class Gateway:
             ),
             task_status=task_status,
         )
+
+
+def closed_by_all(settings: Settings, api_url: str) -> dict[Target, str]:
+    """What no egress profile opens and a gateway knows by itself. An API server that has a name is the operator's to
+    list (`network_closed`): a sandbox resolves none."""
+    url = urlsplit(api_url)
+    found: dict[Target, str] = {}
+    for host, port, what in (
+        (url.hostname or "", url.port or 443, "the API server"),
+        (settings.pod_ip, settings.port, "a gateway"),
+    ):
+        with contextlib.suppress(ValueError):
+            [target] = targets(f"{_bracketed(host)}:{port}")
+            found[target] = what
+    return found
 
 
 def _bracketed(address: str) -> str:

@@ -86,6 +86,8 @@ def api_key_entry(
     entry |= {name: limit for name, limit in limits.items() if limit is not None}
     if share.images is not None:
         entry["images"] = list(share.images)
+    if share.networks is not None:
+        entry["networks"] = list(share.networks)
     if identity is not None:
         entry["kubernetes"] = {"user": identity.user, "groups": list(identity.groups)}
     return json.dumps(entry).encode()
@@ -116,6 +118,7 @@ def _read_entry(key_id: str, raw: bytes) -> ApiKey:
         check_share(
             entry.get("weight", 1.0),
             images=entry.get("images"),
+            networks=entry.get("networks"),
             **{name: entry.get(name) for name in LIMITS},
         ),
         _identity(entry.get("kubernetes")),
@@ -150,13 +153,14 @@ def check_share(
     cpu: float | None = None,
     memory: int | None = None,
     images: object = None,
+    networks: object = None,
 ) -> Share:
     """What a tenant may have.
 
     Raises:
         ValueError, TypeError: the weight is no number from `WEIGHT_LEAST` to `WEIGHT_MOST`, or a limit none
             that is greater than 0 (whole where it counts sandboxes or bytes), or the images no list of
-            patterns.
+            patterns, or the networks no list of names.
     """
     if isinstance(weight, bool) or not WEIGHT_LEAST <= weight <= WEIGHT_MOST:
         raise ValueError(f"a weight is a number from {WEIGHT_LEAST:g} to {WEIGHT_MOST:g}")
@@ -167,7 +171,14 @@ def check_share(
         if amount is not None and (isinstance(amount, bool) or not LIMIT_LEAST <= amount < 1e9):
             raise ValueError(f"{name} is a number, at least {LIMIT_LEAST:g}")
     patterns = None if images is None else references.check_patterns(images)
-    return Share(float(weight), concurrent, patterns, rate, cpu, memory)
+    profiles = None if networks is None else _check_networks(networks)
+    return Share(float(weight), concurrent, patterns, rate, cpu, memory, profiles)
+
+
+def _check_networks(given: object) -> tuple[str, ...]:
+    if not isinstance(given, (list, tuple)) or not all(names.is_label(one) for one in given):
+        raise ValueError("networks is a list of names of egress profiles")
+    return tuple(given)
 
 
 def check_api_key(token: str, keys: Mapping[str, ApiKey]) -> ApiKey:

@@ -104,7 +104,9 @@ ANNOTATION_POOL_MIN = f"{DOMAIN}/min"
 ANNOTATION_POOL_MAX = f"{DOMAIN}/max"
 ANNOTATION_POOL_SWAP = f"{DOMAIN}/swap"
 ANNOTATION_POOL_NETWORK = f"{DOMAIN}/network"
-"""Egress profile that the pool's template has."""
+"""Egress profile of a sandbox whose caller names none; without it `none`."""
+ANNOTATION_POOL_NETWORKS = f"{DOMAIN}/networks"
+"""Egress profiles that callers may ask for, separated by commas, `*` for all; beside the pool's own and `none`."""
 ANNOTATION_POOL_PREPARE = f"{DOMAIN}/prepare"
 """Steps, as JSON, for each sandbox of the pool whose request has none."""
 ANNOTATION_POOL_RESIZE = f"{DOMAIN}/resize"
@@ -119,6 +121,17 @@ DELIVERY_IMAGE = "image"
 DELIVERY_INIT = "init"
 
 ALL_CONTAINERS = "*"
+
+# Of NetworkPolicies.
+LABEL_PROFILE = f"{DOMAIN}/profile"
+"""Name of the egress profile that a NetworkPolicy is; its selector has the same value of `network`."""
+ANNOTATION_CANARY = f"{DOMAIN}/canary"
+"""Addresses `ip:port`, separated by commas, that accept connections and that the profile opens."""
+ANNOTATION_CANARY_CLOSED = f"{DOMAIN}/canary-closed"
+"""Addresses that accept connections and that the profile does not open."""
+
+NETWORK_NONE = "none"
+"""The egress profile that opens nothing, and that needs no NetworkPolicy of its own."""
 
 # --- inside the pod ------------------------------------------------------------------------------
 

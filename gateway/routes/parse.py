@@ -12,7 +12,7 @@ from gateway.choice import DEFAULT_POOL
 from gateway.model import COUNT_MAX, NO_AMOUNTS, Amounts, Owner, Purpose, SandboxRequest, Terms
 from gateway.workloads import Wanted
 from sandman import names, wire
-from sandman.errors import BadRequestError
+from sandman.errors import BadRequestError, NetworkUnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,9 +75,47 @@ def sandbox_request(body: Mapping[str, object], settings: Settings) -> SandboxRe
         prepare=steps.parse(reader.raw("prepare")),
         terms=terms,
         owner=_owner(reader.inner("owner")),
+        network=network(reader.raw("network")),
+        network_wait=reader.flag("network_wait"),
     )
     reader.finish()
     return request
+
+
+def network(value: object) -> str | None:
+    """The name of an egress profile.
+
+    Raises:
+        NetworkUnsupportedError: rules are given where a name is meant.
+        BadRequestError: it cannot be a name.
+    """
+    if isinstance(value, (dict, list)):
+        raise NetworkUnsupportedError(
+            "rules of a caller's own cannot be enforced: NetworkPolicies know no host names, and are not the "
+            "gateway's to write. Name an egress profile that the cluster's operator has made",
+            field="network",
+        )
+    if value is not None and not names.is_label(value):
+        raise BadRequestError("network must be 1 to 63 of A-Z a-z 0-9 . _ -", field="network")
+    return None if value is None else str(value)
+
+
+NETWORK_WAIT_S = 30.0
+"""Seconds for an egress profile to be in force: network plugins take some, and minutes only when they are ill."""
+
+
+def network_change(body: Mapping[str, object], settings: Settings) -> tuple[str, float]:
+    """The body of `PUT /v1/sandboxes/{id}/network`: the profile, and how long to probe.
+
+    Raises:
+        BadRequestError, NetworkUnsupportedError: names the field at fault.
+    """
+    reader = wire.Fields(body)
+    profile, wait_s = network(reader.raw("network")), reader.seconds("wait_s")
+    reader.finish()
+    if profile is None:
+        raise reader.fail("network", "the name of an egress profile")
+    return profile, NETWORK_WAIT_S if wait_s is None else _wait(wait_s, settings)
 
 
 def image(text: str | None) -> str | None:

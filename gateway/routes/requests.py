@@ -11,10 +11,10 @@ from starlette.routing import Route
 
 from gateway import policy, views
 from gateway.cases import member_ids
-from gateway.model import COUNT_MAX, Queued, Ready
+from gateway.model import COUNT_MAX, Ready
 from gateway.routes import parse
 from gateway.routes.context import Json
-from gateway.wants import key_label
+from gateway.wants import Queued, key_label
 from sandman import names
 from sandman.errors import BadRequestError, InternalError, SandmanError
 

@@ -61,6 +61,7 @@ class SandboxRoutes:
         body = await json_body(request, context.settings.body_max_bytes)
         wanted = parse.sandbox_request(body, context.settings)
         policy.may_run(principal, wanted.image)
+        await context.pool.networks.check(wanted.network)
         wanted = await context.owners.resolve(wanted)
         desk, tenant, share = context.desk, principal.tenant, principal.share
         if wanted.count is None:

@@ -16,6 +16,7 @@ from sandman.cli.execute import execute
 from sandman.cli.guard import GuardedGroup
 from sandman.cli.inject import inject
 from sandman.cli.listing import ls
+from sandman.cli.network import network
 from sandman.cli.pools import pools
 from sandman.cli.release import release
 from sandman.cli.reserve import reserve
@@ -62,6 +63,7 @@ for verb in (
     cp,
     pools,
     reserve,
+    network,
     inject,
     doctor,
     attach,

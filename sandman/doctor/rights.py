@@ -18,10 +18,13 @@ ACCOUNT = f"system:serviceaccount:{names.SYSTEM_NAMESPACE}:"
 NEARLY = 0.9
 """Of a quota: from there on a burst will not find room."""
 _LEASES = "leases.coordination.k8s.io"
-_IN_POOLS = tuple(
-    (what, verb)
-    for what in ("pods", _LEASES)
-    for verb in ("create", "delete", "get", "list", "patch", "watch")
+_IN_POOLS = (
+    *(
+        (what, verb)
+        for what in ("pods", _LEASES)
+        for verb in ("create", "delete", "get", "list", "patch", "watch")
+    ),
+    ("networkpolicies.networking.k8s.io", "list"),
 )
 _IN_SYSTEM = (
     (_LEASES, "create"),

@@ -29,6 +29,7 @@ Object = dict[str, Any]
 KINDS = {
     "pods": "Pod", "nodes": "Node", "secrets": "Secret", "events": "Event",
     "deployments": "Deployment", "leases": "Lease", "jobs": "Job",
+    "networkpolicies": "NetworkPolicy",
 }  # fmt: skip
 
 

@@ -155,6 +155,7 @@ def whole_metrics() -> list[Metric]:
     metrics = Metrics(roster)
     metrics.watch_pool(pool)
     metrics.watch_writes({("patch", "pods", "ok"): 1}, {"warm": 1})
+    metrics.watch_networks({"ns": True})
     metrics.watch_ends({("oom", "sandbox"): 1})
     attached = Attached(roster.ledger, lambda: 0.0, keep_ended=1)
     metrics.watch_attachments(attached, {("released", "caller"): 1})

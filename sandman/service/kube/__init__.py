@@ -62,6 +62,7 @@ from sandman.service.kube.resources import (
     LEASES,
     MUTATING_WEBHOOKS,
     NAMESPACES,
+    NETWORK_POLICIES,
     NODES,
     PODS,
     SECRETS,
@@ -76,7 +77,8 @@ from sandman.service.kube.resources import (
 from sandman.service.kube.watch import Added, Change, Deleted, Modified, Synced
 
 __all__ = [
-    "DEPLOYMENTS", "EVENTS", "JOBS", "LEASES", "MUTATING_WEBHOOKS", "NAMESPACES", "NODES", "PODS", "SECRETS",
+    "DEPLOYMENTS", "EVENTS", "JOBS", "LEASES", "MUTATING_WEBHOOKS", "NAMESPACES", "NETWORK_POLICIES", "NODES", "PODS",
+    "SECRETS",
     "SUBJECT_ACCESS_REVIEWS", "TOKEN_REVIEWS", "VALIDATING_POLICIES", "VALIDATING_WEBHOOKS",
     "Added", "AlreadyExistsError", "BadRequestError", "Change", "Condition", "ConfigurationError",
     "ConflictError", "Container", "ContainerStatus", "Deleted", "Deletion", "Deployment", "Event",

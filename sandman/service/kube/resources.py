@@ -86,6 +86,7 @@ EVENTS = Resource("", "v1", "events", "Event", objects.Event)
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", objects.Deployment)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", objects.Lease)
 JOBS = Resource("batch", "v1", "jobs", "Job", objects.KubeObject)
+NETWORK_POLICIES = raw("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 NAMESPACES = raw("", "v1", "namespaces", "Namespace", namespaced=False)
 MUTATING_WEBHOOKS = raw(
     "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations",
