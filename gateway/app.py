@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from gateway import calls
 from gateway.proxy import has_body
 from gateway.routes.context import Json
 from gateway.routes.forward import ForwardRoutes
@@ -20,6 +21,7 @@ from gateway.routes.reservations import ReservationRoutes
 from gateway.routes.sandboxes import SandboxRoutes
 from gateway.routes.sockets import SocketRoutes
 from gateway.routes.status import StatusRoutes
+from gateway.routes.tokens import TokenRoutes
 from sandman import names
 from sandman.errors import (
     InternalError,
@@ -61,6 +63,7 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
             *PortRoutes(context).routes(),
             *ReservationRoutes(context).routes(),
             *LeaseRoutes(context).routes(),
+            *TokenRoutes(context).routes(),
             *StatusRoutes(metrics.render, not_ready).routes(),
         ],
         exception_handlers={
@@ -75,7 +78,7 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
     sockets = SocketRoutes(context, edge.refuse)
     metrics.watch_sockets(lambda: sockets.tunnels.open)
     metrics.watch_pool(context.pool)
-    whole = ByKind(Lingering(application), sockets)
+    whole = calls.Ending(ByKind(Lingering(application), sockets), context.calls, edge.refuse)
     port = context.settings.metrics_port
     status = Starlette(routes=StatusRoutes(metrics.render_all, not_ready).routes())
     return ByPort(whole, {port: status}) if port else whole

@@ -128,6 +128,22 @@ class Attachments:
         )
 
 
+class Authentications:
+    """Tokens that were looked at."""
+
+    def __init__(self, counts: Mapping[tuple[str, str], int]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        """Prometheus asks."""
+        yield _counter(
+            "sandman_authentications",
+            "Calls by the kind of their token, and what it was found to be.",
+            ["kind", "outcome"],
+            self._counts,
+        )
+
+
 class Writes:
     """Writes to the API server."""
 

@@ -87,6 +87,10 @@ class Metrics:
         """Show how many there are, and how many ended, by reason and cause."""
         self._registry.register(gauges.Attachments(attached, ended))
 
+    def watch_authentications(self, counts: Mapping[tuple[str, str], int]) -> None:
+        """Read from this how many tokens were looked at, by kind and outcome."""
+        self._registry.register(gauges.Authentications(counts))
+
     def allocated(self, made: Ready) -> None:
         """A sandbox was handed over."""
         timings, tier = made.timings, made.instance.tier or "unknown"

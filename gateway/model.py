@@ -12,6 +12,7 @@ from sandman import errors, names
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gateway.proofs import Proof
     from gateway.steps import Steps
 
 
@@ -112,6 +113,9 @@ class Principal:
     share: Share = DEFAULT_SHARE
     identity: Identity | None = None
     """None: the cluster knows nothing of this caller."""
+    may: tuple[str, ...] = ()
+    """What the sandbox's token is good for (`scopes`); nothing said: all of it."""
+    proof: Proof | None = dataclasses.field(default=None, compare=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 import trio
 
+from gateway import calls
 from gateway.daemons import LostError, NotListeningError
 from sandman import names, wire
 from sandman.errors import (
@@ -130,7 +131,12 @@ class Proxy:
         """Carry out one forwarding."""
         instance, reply = forwarding.instance, _Reply(send, forwarding.port)
         lost: LostError | None = None
-        with trio.CancelScope() as ended, self._registry.during(instance.uid, ended):
+        call = calls.of(scope)
+        with (
+            trio.CancelScope() as ended,
+            self._registry.during(instance.uid, ended),
+            call.during(ended),
+        ):
             if (over := self.known_end(instance)) is not None:
                 # It ended between the look-up and here: nobody would cancel this call.
                 raise over
@@ -139,8 +145,9 @@ class Proxy:
             except LostError as error:
                 lost = error
         if ended.cancelled_caught or lost is not None:
-            reply.break_off(lost)
-            await reply.fail(await self.diagnose(instance, lost, scope["method"]))
+            reply.break_off(call.error or lost)
+            why = call.error or await self.diagnose(instance, lost, scope["method"])
+            await reply.fail(why)
 
     async def _exchange(
         self, forwarding: Forwarding, scope: Scope, receive: Receive, reply: _Reply
@@ -260,14 +267,14 @@ class _Reply:
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def break_off(self, lost: LostError | None) -> None:
+    def break_off(self, why: Exception | None) -> None:
         """End at once what can tell no reason any more: nothing is left to be found out for.
 
         Raises:
             BrokenBodyError: it is the body of a file, or of a server in the sandbox.
         """
         if self._started and self._frames is None:
-            raise BrokenBodyError(str(lost or "the sandbox has ended"))
+            raise BrokenBodyError(str(why or "the sandbox has ended"))
 
     async def fail(self, error: SandmanError) -> None:
         """Tell the caller, in the form that is still possible.

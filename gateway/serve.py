@@ -15,7 +15,9 @@ from gateway.allocation import Allocation
 from gateway.attach import Attacher
 from gateway.attached import Attached
 from gateway.audit import Audit
+from gateway.authentication import Authentication
 from gateway.breaking import Breaking
+from gateway.calls import Calls
 from gateway.certificates import Certificates
 from gateway.credentials import WatchedCredentials
 from gateway.desk import Desk
@@ -26,6 +28,7 @@ from gateway.fulfilment import Fulfilment
 from gateway.handoff import Handoff
 from gateway.janitor import Janitor
 from gateway.keeper import Keeper
+from gateway.keysets import KeySets
 from gateway.metrics import Metrics
 from gateway.owners import Owners
 from gateway.pool import Pool
@@ -38,6 +41,7 @@ from gateway.refill import Refill
 from gateway.registry import Registry
 from gateway.release import Releaser
 from gateway.reservations import Reservations
+from gateway.reviews import Reviews
 from gateway.roster import Roster
 from gateway.routes.context import Context
 from gateway.routes.lookup import Lookup
@@ -80,6 +84,10 @@ class Gateway:
         self._api = api
         self._stop = stop
         self.credentials = WatchedCredentials(api, settings.namespace)
+        self.keysets = KeySets()
+        self.authentication = self._authentication()
+        self.calls = Calls(self.authentication.is_in_force)
+        self.credentials.on_change = self._keys_changed
         self.certificates = Certificates(
             api, settings.namespace, settings.server_name, lambda: datetime.now(UTC)
         )
@@ -174,6 +182,8 @@ class Gateway:
         self.context = Context(
             settings=settings,
             credentials=self.credentials,
+            authentication=self.authentication,
+            calls=self.calls,
             roster=self.roster,
             lookup=Lookup(either, settings.sandbox_namespaces),
             pool=self.pool,
@@ -189,15 +199,37 @@ class Gateway:
             wall=wall,
             missing=self.missing,
         )
-        metrics = Metrics(self.roster)
-        metrics.watch_writes(api.counts.writes, provider.claim_writes)
-        metrics.watch_ends(audit.counts)
-        metrics.watch_attachments(self.attached, audit.detached_counts)
+        metrics = self._metrics(provider, audit)
         self.app = app.build(self.context, metrics, self.not_ready)
 
+    def _metrics(self, provider: KubernetesProvider, audit: Audit) -> Metrics:
+        metrics = Metrics(self.roster)
+        metrics.watch_writes(self._api.counts.writes, provider.claim_writes)
+        metrics.watch_ends(audit.counts)
+        metrics.watch_attachments(self.attached, audit.detached_counts)
+        metrics.watch_authentications(self.authentication.counts)
+        return metrics
+
+    def _authentication(self) -> Authentication:
+        settings = self._settings
+        return Authentication(
+            self.credentials,
+            Reviews(self._api, settings.audience),
+            self.keysets,
+            audience=settings.audience,
+            verdict_s=settings.verdict_s,
+            wall=wall,
+        )
+
     def _share(self, key_id: str) -> Share | None:
-        key = self.credentials.api_keys.get(key_id)
+        key = self.credentials.api_keys.get(key_id) or self.credentials.callers.rules.get(key_id)
         return None if key is None else key.share
+
+    def _keys_changed(self) -> None:
+        """What was found out by the old ones counts no more, and calls of what is revoked end."""
+        self.keysets.take(self.credentials.callers.issuers.values())
+        self.authentication.forget()
+        self.calls.review()
 
     def missing(self) -> list[str]:
         """What a call would need and is not there yet."""
@@ -206,6 +238,7 @@ class Gateway:
             for name, is_there in (
                 ("the list of pods", self.roster.synced.is_set()),
                 ("the signing keys", self.credentials.ready.is_set()),
+                ("the API keys", self.credentials.are_read),
             )
             if not is_there
         ]
@@ -221,6 +254,8 @@ class Gateway:
         send, receive = trio.open_memory_channel[News](NEWS_BUFFER)
         async with trio.open_nursery() as support:
             support.start_soon(self.credentials.run)
+            support.start_soon(self.keysets.run)
+            support.start_soon(self.calls.run)
             support.start_soon(watching.watch, self._api, self._settings.sandbox_namespaces, send)
             support.start_soon(self.pool.run, receive)
             support.start_soon(self.desk.run)

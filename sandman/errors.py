@@ -14,6 +14,7 @@
     │   ├── UserUnsupportedError       422 user_unsupported
     │   ├── TerminalUnsupportedError   422 terminal_unsupported
     │   ├── QuotaError                 429 quota              retryable
+    │   ├── ThrottledError             429 throttled          retryable
     │   ├── PrepareFailedError         422 prepare_failed
     │   ├── PathNotFoundError          404 path_not_found
     │   ├── IsADirectoryPathError      409 is_a_directory
@@ -195,6 +196,14 @@ class QuotaError(CallerError):
     """A limit of the tenant or of the namespace is reached."""
 
     reason = "quota"
+    status = 429
+    retryable = True
+
+
+class ThrottledError(CallerError):
+    """Too many tokens that are not known came from the caller's address."""
+
+    reason = "throttled"
     status = 429
     retryable = True
 

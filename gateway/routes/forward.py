@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 from starlette.routing import Route
 
+from gateway import scopes
 from sandman import names
 from sandman.errors import ExpiredError, NotFoundError
 
@@ -70,11 +71,12 @@ class ForwardRoutes:
 
     async def forward(self, path: str, request: Request) -> ASGIApp:
         """Any of `FORWARDED`."""
-        principal = self._context.principal(request)
+        principal = await self._context.principal(request)
         tail = _tail(path, request)
         is_use = not (path in LOOKS and request.method == "GET" and not request.url.query)
+        need = scopes.of_call(path, request.method)
         instance, boot_id = await target(
-            self._context, principal, request.path_params["id"], is_use=is_use
+            self._context, principal, request.path_params["id"], need, is_use=is_use
         )
         call = self._context.proxy.forward(instance, boot_id, daemon_path(tail, request))
         is_command = request.method == "POST" and path in COMMANDS
@@ -102,7 +104,7 @@ class _Noted:
 
 
 async def target(
-    context: Context, principal: Principal, sandbox: str, *, is_use: bool = True
+    context: Context, principal: Principal, sandbox: str, need: str, *, is_use: bool = True
 ) -> tuple[Instance, str]:
     """The living sandbox with this id, and the daemon start that the caller means.
 
@@ -110,20 +112,21 @@ async def target(
         context: the parts.
         principal: who calls.
         sandbox: the id that the caller gave.
+        need: what the call needs of a sandbox's token, of `scopes`.
         is_use: the call is more than a look: it renews the sandbox's lease.
 
     Raises:
         SandmanError: none, somebody else's, or one that has ended.
     """
-    instance = await living(context, principal, sandbox)
+    instance = await living(context, principal, sandbox, need)
     if is_use:
         context.keeper.use(instance)
     return instance, principal.boot_id or await context.proxy.boot_id(instance)
 
 
-async def living(context: Context, principal: Principal, sandbox: str) -> Instance:
+async def living(context: Context, principal: Principal, sandbox: str, need: str) -> Instance:
     """The sandbox with this id; raises as `target`."""
-    instance = await context.find(principal, sandbox)
+    instance = await context.find(principal, sandbox, need)
     if instance.ending is not None:
         raise instance.ending.error(sandbox)
     if context.keeper.is_over(instance):

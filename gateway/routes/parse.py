@@ -7,7 +7,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from gateway import quantities, sizing, steps
+from gateway import quantities, scopes, sizing, steps
 from gateway.choice import DEFAULT_POOL
 from gateway.model import COUNT_MAX, NO_AMOUNTS, Amounts, Owner, Purpose, SandboxRequest, Terms
 from gateway.workloads import Wanted
@@ -31,6 +31,8 @@ SPAN_LEAST_S = 5.0
 RUN_TTL_S = 300.0
 """Seconds of a run's lease whose caller names none: a trainer may be held up for minutes, and the sandboxes of
 a dead one should not stay for many."""
+TOKEN_TTL_S = 3600.0
+"""Seconds that a token of one sandbox is good whose caller names none: an episode."""
 KEY_MAX = 200
 """Characters of an idempotency key: a UUID has 36, a path through a job's names fits."""
 
@@ -315,6 +317,22 @@ def heartbeat(body: Mapping[str, object], settings: Settings) -> float:
     if asked is not None and asked > settings.life_max_s:
         raise BadRequestError(f"ttl_s is over {settings.life_max_s:g} s", field="ttl_s")
     return asked or RUN_TTL_S
+
+
+def token_request(body: Mapping[str, object]) -> tuple[tuple[str, ...], float]:
+    """The body of `POST /v1/sandboxes/{id}/tokens`: its scopes, none where it names none, and its seconds.
+
+    Raises:
+        BadRequestError: names the field at fault.
+    """
+    reader = wire.Fields(body)
+    wanted, ttl_s = reader.raw("may"), reader.seconds("ttl_s")
+    reader.finish()
+    try:
+        may = () if wanted is None else scopes.check(wanted)
+    except ValueError as error:
+        raise BadRequestError(f"may must be {error}", field="may") from None
+    return may, ttl_s or TOKEN_TTL_S
 
 
 def _owner(reader: wire.Fields | None) -> Owner | None:

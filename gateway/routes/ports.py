@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.routing import Route
 
+from gateway import scopes
 from gateway.ports import Port
 from gateway.routes import forward
 from sandman import names
@@ -37,9 +38,11 @@ class PortRoutes:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward one call."""
         request = Request(scope)
-        principal = self._context.principal(request)
+        principal = await self._context.principal(request)
         sandbox, port = parse(scope["raw_path"])
-        instance, boot_id = await forward.target(self._context, principal, sandbox)
+        instance, boot_id = await forward.target(
+            self._context, principal, sandbox, scopes.of_port(port.number)
+        )
         path = forward.daemon_path(port.tail, request)
         call = self._context.proxy.forward(instance, boot_id, path, port)
         await call(scope, receive, send)

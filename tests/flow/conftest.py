@@ -18,15 +18,18 @@ import httpx
 import pytest
 import trio
 
-from gateway import app, tokens
+from gateway import app, callers, tokens
 from gateway.allocation import Allocation
 from gateway.attach import Attacher
 from gateway.attached import Attached
+from gateway.authentication import Authentication
+from gateway.calls import Calls
 from gateway.config import Settings
 from gateway.desk import Desk
 from gateway.fulfilment import Fulfilment
 from gateway.handoff import Handoff
 from gateway.keeper import Keeper
+from gateway.keysets import KeySets
 from gateway.metrics import Metrics
 from gateway.owners import Owners
 from gateway.pool import Pool
@@ -62,6 +65,7 @@ class Credentials:
         self.daemon_keys = KEYS
         self.sandbox_keys = KEYS
         self.current_key = "k1"
+        self.callers = callers.NOBODY
 
 
 class LocalDaemon:
@@ -165,6 +169,13 @@ class RealDaemonCluster(FakeCluster):
             self.daemon.restart()
 
 
+class Reviewer:
+    """An API server that knows no ServiceAccount."""
+
+    async def ask(self, token: str) -> dict:
+        return {"authenticated": False}
+
+
 class Leader:
     """Who the allocator is, as a test says."""
 
@@ -205,12 +216,18 @@ async def gateway(
         beats.append((key, ttl_s))
         roster.ledger.beat(key.tenant, key.run, trio.current_time())
 
+    authentication = Authentication(
+        credentials, Reviewer(), KeySets(), audience=settings.audience,
+        verdict_s=settings.verdict_s, wall=wall,
+    )  # fmt: skip
+    calls = Calls(authentication.is_in_force)
     if parts is not None:
         parts.update(
             registry=registry, proxy=proxy, upstream=upstream, pool=pool, desk=desk,
-            roster=roster, keeper=keeper, beats=beats,
+            roster=roster, keeper=keeper, beats=beats, calls=calls, authentication=authentication,
         )  # fmt: skip
     context = Context(
+        authentication=authentication, calls=calls,
         settings=settings, credentials=credentials, roster=roster, pool=pool, desk=desk,
         lookup=Lookup(cluster, settings.sandbox_namespaces),
         releaser=releaser, reservations=reservations, proxy=proxy, handoff=handoff, wall=wall,

@@ -158,6 +158,7 @@ def whole_metrics() -> list[Metric]:
     metrics.watch_ends({("oom", "sandbox"): 1})
     attached = Attached(roster.ledger, lambda: 0.0, keep_ended=1)
     metrics.watch_attachments(attached, {("released", "caller"): 1})
+    metrics.watch_authentications({("key", "ok"): 1})
     metrics.allocated(ready)
     metrics.firsts.made("x", 1.0)
     metrics.commanded("x", "warm", 2.0)
