@@ -85,17 +85,15 @@ def api_key_entry(
     token: str, tenant: str, share: Share = DEFAULT_SHARE, identity: Identity | None = None
 ) -> bytes:
     """The Secret's entry for this key: what the gateway reads again with `parse_api_keys`."""
-    entry: dict[str, object] = {
-        "sha256": apikeys.digest(token),
-        "tenant": tenant,
-        "weight": share.weight,
-    }
-    limits = {name: getattr(share, name) for name in apikeys.LIMITS}
-    entry |= {name: limit for name, limit in limits.items() if limit is not None}
-    if share.images is not None:
-        entry["images"] = list(share.images)
-    if identity is not None:
-        entry["kubernetes"] = {"user": identity.user, "groups": list(identity.groups)}
+    who = None if identity is None else {"user": identity.user, "groups": list(identity.groups)}
+    entry = apikeys.entry(
+        token,
+        tenant,
+        weight=share.weight,
+        limits={name: getattr(share, name) for name in apikeys.LIMITS},
+        images=share.images,
+        kubernetes=who,
+    )
     return json.dumps(entry).encode()
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from sandman import names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 PREFIX = "smk"
 _KEY_ID = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
@@ -117,6 +117,50 @@ def check_patterns(patterns: object) -> tuple[str, ...]:
         if one == "*":
             raise ValueError("image pattern '*' has no host: write ** for every image")
     return tuple(patterns)
+
+
+def entry(
+    token: str,
+    tenant: str,
+    *,
+    weight: float = 1.0,
+    limits: Mapping[str, object] | None = None,
+    images: Sequence[str] | None = None,
+    kubernetes: Mapping[str, object] | None = None,
+    expires_at: float | None = None,
+) -> dict[str, object]:
+    """What the Secret holds of a key; members that say nothing are left out.
+
+    Raises:
+        ValueError, TypeError: one of them cannot be.
+    """
+    given = {name: value for name, value in (limits or {}).items() if value is not None}
+    check_limits(weight, given)
+    made: dict[str, object] = {"sha256": digest(token), "tenant": check_tenant(tenant)}
+    made |= {"weight": weight, **given}
+    if images is not None:
+        made["images"] = list(check_patterns(images))
+    if kubernetes is not None:
+        made["kubernetes"] = dict(kubernetes)
+    if expires_at is not None:
+        made["expires_at"] = moment(expires_at)
+    return made
+
+
+def rotated(
+    before: Mapping[str, object], token: str, until: float, expires_at: float | None = None
+) -> dict[str, object]:
+    """The entry with another token; the one that it had is good until then, in seconds since the epoch, and
+    one from an earlier rotation no more.
+
+    Raises:
+        ValueError, TypeError, KeyError: there is no entry to be read.
+    """
+    old = {"sha256": check_digest(before["sha256"]), "until": moment(until)}
+    made = {**before, "sha256": digest(token), "previous": old}
+    if expires_at is not None:
+        made["expires_at"] = moment(expires_at)
+    return made
 
 
 def moment(seconds: float) -> str:

@@ -167,6 +167,8 @@ MEDIA_TAR = "application/x-tar"
 
 ENV_URL = "SANDMAN_URL"
 ENV_TOKEN = "SANDMAN_TOKEN"  # noqa: S105
+ENV_TOKEN_FILE = "SANDMAN_TOKEN_FILE"  # noqa: S105
+"""Of a file with the token, which is read for each call: who renews it need not tell the client."""
 ENV_CA = "SANDMAN_CA"
 
 # --- what Kubernetes takes as a label's value ----------------------------------------------------

@@ -292,7 +292,7 @@ class Attempt:
             "accept": names.MEDIA_JSON,
             "accept-encoding": "identity",
             "user-agent": f"sandman/{__version__}",
-            "authorization": f"Bearer {settings.token}",
+            "authorization": f"Bearer {settings.bearer}",
             **call.headers,
             **(call.body.headers() if call.body is not None else {}),
         }
