@@ -59,12 +59,13 @@ async def fetch(url: str, ca: str | None) -> bytes:
     """
     try:
         with trio.fail_after(FETCH_S):
-            trust = ssl.create_default_context(cadata=ca)
+            # httpx brings a bundle of CAs along: the image may have none.
+            trust = ssl.create_default_context(cadata=ca) if ca else httpx.create_ssl_context()
             async with httpx.AsyncClient(verify=trust, trust_env=False) as client:
                 return await _read(client, url)
     except trio.TooSlowError:
         raise FetchError(f"no answer within {FETCH_S:g} s") from None
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError) as error:
         raise FetchError(repr(_root(error))) from error
 
 

@@ -376,7 +376,7 @@ def test_a_key_that_was_changed_by_hand_is_retired_from_the_first_prune_on(bed, 
 
 
 def test_a_broken_entry_is_shown_and_the_current_key_never_goes(bed, clock):
-    retired = {"retired-k1": b"nonsense", "daemon-k3": b"short"}
+    retired = {"retired-k1": b"nonsense", "daemon-k3": b"short", "retired-k3": b"nonsense"}
     bed.put(names.KEYS_SECRET, ring("k1", "k1", **retired))
     shown = {
         one["id"]: one["state"] for one in json.loads(bed.run("signing-keys", "list", "--json").out)
@@ -392,3 +392,10 @@ def test_who_may_not_see_all_pods_takes_no_key_away(bed, clock):
     bed.change(pods="k1\tno time\n")
     bed.run("signing-keys", "prune", code=1)
     assert "daemon-k1" in bed.data(names.KEYS_SECRET)
+
+
+def test_a_key_that_went_meanwhile_is_not_made_current(bed, clock, monkeypatch):
+    bed.put(names.KEYS_SECRET, ring())
+    monkeypatch.setattr(signing_cli, "_wait", lambda _span: bed.put(names.KEYS_SECRET, ring()))
+    assert "not there whole" in bed.run("signing-keys", "rotate", "--id", "k2", code=1).err
+    assert keyring.parse(bed.data(names.KEYS_SECRET)).current == "k1"

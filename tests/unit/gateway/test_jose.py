@@ -7,7 +7,7 @@ import json
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import jose
@@ -196,13 +196,15 @@ def test_any_text_is_a_token_or_is_refused(text):
 
 
 @given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-        max_leaves=8,
+    st.dictionaries(
+        st.sampled_from(["alg", "kid", "typ", "crit", "b64", "jwk", "x"]),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.text(max_size=8)
+        | st.sampled_from([*jose.ALGORITHMS, "none", "HS256", "JWT", "k-RS256", [], {}]),
     )
 )
-@settings(max_examples=50)
 def test_any_header_is_taken_or_refused_and_never_verified(header):
     text = f"{encode(json.dumps(header))}.{encode('{}')}.{encode(b'x' * 64)}"
     with contextlib.suppress(jose.TokenError):
