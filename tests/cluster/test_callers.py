@@ -221,10 +221,14 @@ def revoked_while_a_command_runs(
 def test_a_flood_of_made_up_tokens_is_told_to_wait_and_nobody_else_is(sandman):
     with replicas(sandman) as both:
         one = both[0]
-        codes = [status(one, f"smk_demo_wrong{number}") for number in range(BURST + 20)]
-        assert set(codes) == {401, 429}
+        codes = []
+        while 429 not in codes[-2:] and len(codes) < 10 * BURST:
+            codes.append(status(one, f"smk_demo_wrong{len(codes)}"))
         assert codes[:BURST] == [401] * BURST
+        assert set(codes) == {401, 429}
         answer = one.get("/v1/pools", headers={"authorization": "Bearer smk_demo_x"})
+        while answer.status_code == 401:  # one may pass each two seconds
+            answer = one.get("/v1/pools", headers={"authorization": "Bearer smk_demo_x"})
         assert (answer.status_code, answer.json()["reason"]) == (429, "throttled")
         assert int(answer.headers["retry-after"]) >= 1
         for _ in range(10):
