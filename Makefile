@@ -77,7 +77,8 @@ test-cluster: setup ## tests on the real cluster; it stays up if it was up
 
 .PHONY: test-faults
 test-faults: setup ## what becomes of sandboxes in eight faults, with five minutes without network
-	SANDMAN_TEST_CUT_S=300 $(PY) $(PYTEST)=build/junit/test-faults.xml tests/cluster/test_faults.py
+	SANDMAN_TEST_CUT_S=300 $(PY) $(PYTEST)=build/junit/test-faults.xml tests/cluster/test_faults.py \
+		tests/cluster/test_faults_node.py
 
 .PHONY: test-conformance
 test-conformance: setup ## the daemon in images of all kinds under runc, no cluster (root, Debian)
@@ -91,9 +92,13 @@ test-all: setup ## all of them in one session, with the coverage gate: what CI r
 	$(VENV)/bin/coverage combine --quiet
 	$(VENV)/bin/coverage report
 
+.PHONY: test-unified
+test-unified: setup ## measures on cgroup v2, in a virtual machine (x86-64, Debian; apt fetches kernel and emulator)
+	$(PY) $(PYTEST)=build/junit/test-unified.xml tests/unified
+
 .PHONY: soak-files
 soak-files: setup ## 1 GiB up, down and streamed, on both Pythons of the daemon: bytes, memory, holes
-	SANDMAN_SOAK_MIB=1024 $(PY) $(PYTEST)=build/junit/soak-files.xml tests/unit/daemon/test_files_at_size.py
+	SANDMAN_SOAK_MIB=1024 $(PY) $(PYTEST)=build/junit/soak-files.xml -v -s tests/unit/daemon/test_files_at_size.py
 
 .PHONY: cluster-up
 cluster-up: setup ## a real Kubernetes on this machine with Sandman on it

@@ -154,11 +154,7 @@ def _plain(pieces: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]
     """The tar, when it came gzipped, too. A bomb costs time and disk as any tar does, never memory."""
     import zlib  # noqa: PLC0415
 
-    early = b""
-    for piece in pieces:
-        early += piece
-        if len(early) >= len(_GZIP):
-            break
+    early = _at_least(b"", len(_GZIP), pieces)
     if not early.startswith(_GZIP):
         if early:
             yield early
@@ -171,9 +167,20 @@ def _plain(pieces: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]
             yield gzip.decompress(data, config.CHUNK_BYTES)
             data = gzip.unconsumed_tail
             if gzip.eof:
-                for _ in pieces:
-                    pass  # zeros, if anything
-                return
+                # A file of several members, one after the other, is the file of their contents (RFC 1952 2.2).
+                data = _at_least(gzip.unused_data, len(_GZIP), pieces)
+                if not data.startswith(_GZIP):
+                    for _ in pieces:
+                        pass  # zeros, if anything
+                    return
+                gzip = zlib.decompressobj(wbits=31)
     except zlib.error as error:
         raise BadRequestError(f"the gzipped tar is broken: {error}", field="body") from None
     raise BadRequestError("the gzipped tar is cut short", field="body")
+
+
+def _at_least(data: bytes, size: int, pieces: Iterator[bytes | memoryview]) -> bytes:
+    """These bytes and those of as many pieces as it takes to have so many, or all."""
+    while len(data) < size and (piece := next(pieces, None)) is not None:
+        data += piece
+    return data

@@ -64,6 +64,7 @@ class Connection:
         self._sock.settimeout(config.IDLE_TIMEOUT_S)
         deadline = None
         while (end := self._buffer.find(http1.HEAD_END, 0, config.MAX_HEAD_BYTES)) < 0:
+            http1.check_early(self._buffer[: config.MAX_HEAD_BYTES])
             if len(self._buffer) >= config.MAX_HEAD_BYTES:
                 raise BadRequestError(f"the head is over {config.MAX_HEAD_BYTES} bytes")
             if self._buffer:

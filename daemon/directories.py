@@ -94,8 +94,10 @@ def _move(source: bytes, target: bytes, *, replace: bool) -> None:
     try:
         os.rename(source, target)
     except OSError as error:
-        at_fault = target if os.path.lexists(source) else source
-        raise files.translate(error, at_fault) from None
+        is_there = os.path.lexists(source)
+        failure = files.translate(error, target if is_there else source)
+        failure.field = "to" if is_there else "from"
+        raise failure from None
 
 
 def _make(path: bytes, mode: int, *, parents: bool) -> None:

@@ -16,7 +16,7 @@ from daemon.replies import Reply
 from daemon.stop import end_survivors, send
 from daemon.uploads import read_spec
 from sandman import names, wire
-from sandman.errors import ConflictError
+from sandman.errors import BadRequestError, ConflictError
 from sandman.handles import ATTACHED_GRACE_S, MAX_STDIN_BYTES, MAX_WAIT_S, STREAMS
 from sandman.records import TYPE_CHECKING
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 _STDIN_WAIT_S = 10.0
 """For a command that does not read; then the caller is told how much was taken and may ask again."""
 _MAX_ORDER_BYTES = 4096
-_SIGNALS = {s.name: int(s) for s in signal.Signals}
+_SIGNALS = {s.name: int(s) for s in signal.Signals if not s.name.startswith("SIGRT")}
+"""Not the real-time ones: which number is the first is the C library's own matter, and a command's may be another."""
 
 
 class Handles:
@@ -42,6 +43,9 @@ class Handles:
     def start(self, exchange: Exchange) -> None:
         """Start a command, or find the one that was started by this very call before."""
         spec = read_spec(exchange)
+        if spec.attached_grace_s == 0 and not spec.detached:
+            text = "attached_grace_s must be more than 0 here: nobody reads the command yet"
+            raise BadRequestError(text, field="attached_grace_s")
         process, is_new = self._runner.claim(spec, ATTACHED_GRACE_S)
         if is_new:
             process.is_kept = True
@@ -186,5 +190,7 @@ def _signal_number(reader: wire.Fields) -> int:
     else:
         number = given or 0
     if not 0 < number < signal.NSIG:
-        raise reader.fail("signal", "a signal's name, as TERM, or its number")
+        raise reader.fail(
+            "signal", "a signal's name, as TERM, or its number (real-time: its number)"
+        )
     return number

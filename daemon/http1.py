@@ -35,6 +35,7 @@ _ONCE = frozenset({
     "authorization", "content-length", "content-type", "expect", "host", "range",
     "sandman-boot-id", "transfer-encoding",
 })  # fmt: skip
+_CONTROL = "control characters in the head of the request, or lines that do not end in CRLF"
 _MAX_LINE = 4096
 """Of a chunk's size line with extensions, and of all trailers together."""
 
@@ -62,6 +63,16 @@ class Head(NamedTuple):
         return self.length != 0
 
 
+def check_early(head: bytes) -> None:
+    """Look at a head that has not come whole: who speaks TLS here, or ends lines in LF, would wait in vain.
+
+    Raises:
+        BadRequestError: what more bytes cannot mend. Of the whole head the same is said.
+    """
+    if head.translate(None, TEXT + b"\r\n") or head.count(b"\n") > head.count(b"\r\n"):
+        raise BadRequestError(_CONTROL)
+
+
 def parse_head(head: bytes) -> Head:
     """The request whose head these bytes are, without the empty line at its end.
 
@@ -69,10 +80,10 @@ def parse_head(head: bytes) -> Head:
         BadRequestError: anything doubtful.
     """
     lines = head.split(b"\r\n")
+    if any(line.translate(None, TEXT) for line in lines):
+        raise BadRequestError(_CONTROL)
     if len(lines) > MAX_HEADERS + 1:
         raise BadRequestError(f"more than {MAX_HEADERS} headers")
-    if any(line.translate(None, TEXT) for line in lines):
-        raise BadRequestError("control characters in the head of the request")
     method, path, query, version = _request_line(lines[0])
     headers = _headers(lines[1:])
     if version == b"HTTP/1.1" and "host" not in headers:

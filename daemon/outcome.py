@@ -87,7 +87,10 @@ def _peak(process: Process, meter: usage.Meter) -> int | None:
         return None
     kib, inherited_kib = process.end.usage.ru_maxrss, process.end.inherited_kib
     is_own = kib > inherited_kib + _GROWTH_KIB if inherited_kib else meter.is_over_own_peak(kib)
-    return 1024 * max(kib if is_own else 0, process.orphans.peak_kib) or None
+    orphans_kib = process.orphans.peak_kib
+    if not is_own and orphans_kib <= kib:
+        return None  # an orphan's is known, and that of the command itself may be more
+    return 1024 * max(kib, orphans_kib)
 
 
 def is_greater(after: int | None, before: int | None) -> bool | None:

@@ -26,7 +26,7 @@ from sandman.errors import (
     SandmanError,
     UnreachableError,
 )
-from sandman.sessions import RUN, SessionInfo, TurnSpec
+from sandman.sessions import ENDED, RUN, SessionInfo, TurnSpec
 
 if TYPE_CHECKING:
     from daemon.exchange import Exchange
@@ -151,13 +151,13 @@ class Shells:
             del self._shells[name]
 
     def ready(self, shell: Shell, exchange: Exchange) -> SessionInfo:
-        """Wait until it can be used.
+        """Wait until it can be used. One that could and has ended since tells that, to whoever asks again.
 
         Raises:
             ConflictError: it did not come up; then it is gone.
         """
         result = shell.startup.wait(exchange, shell.spec.startup_timeout_s)
-        if result.done and not shell.session.is_over:
+        if result.done and result.state != ENDED:
             return shell.info._replace(startup=result.output)
         self.close(shell.spec.name, only=shell)
         why = f"was not ready after {shell.spec.startup_timeout_s:g} s"

@@ -14,6 +14,8 @@ from sandman import names
 from sandman.errors import BadRequestError, TooLargeError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from daemon.exchange import Exchange
     from daemon.state import Sandbox
 
@@ -21,6 +23,12 @@ _SMALL_BYTES = 64 * 1024
 """Up to this a file is read first and sent with the head: one packet, and the true length also of
 files in /proc and /sys, whose size the kernel does not know."""
 _SENDFILE_BYTES = 8 * 1024 * 1024
+
+
+_UNHEEDED = (
+    "content-encoding", "content-range", "if-match", "if-none-match", "if-unmodified-since",
+)  # fmt: skip
+"""Headers of a call that changes a file, which would make it another call, were they heeded."""
 
 
 class Transfers:
@@ -42,6 +50,7 @@ class Transfers:
 
     def put(self, exchange: Exchange) -> None:
         """Receive a file, which appears only when it is whole."""
+        _refuse_unheeded(exchange.head.headers)
         asked = paths.take(exchange, self._sandbox)
         mode = paths.mode(exchange.query.get("mode"))
         wanted = exchange.query.get("sha256")
@@ -57,6 +66,7 @@ class Transfers:
 
     def delete(self, exchange: Exchange) -> None:
         """Remove a file or an empty directory; with `recursive` all that is below, too."""
+        _refuse_unheeded(exchange.head.headers)
         asked = paths.take(exchange, self._sandbox)
         recursive = queries.flag(exchange.query, "recursive")
         with asked.acting():
@@ -65,6 +75,17 @@ class Transfers:
             else:
                 removal.remove(asked.path)
         exchange.respond(Response(204))
+
+
+def _refuse_unheeded(headers: Mapping[str, str]) -> None:
+    """A part is not written over the whole, nor a file replaced whose sender set a condition.
+
+    Raises:
+        BadRequestError: that was asked for.
+    """
+    for name in _UNHEEDED:
+        if headers.get(name, "identity").lower() != "identity":
+            raise BadRequestError(f"{name} is not understood here: nothing was done", field=name)
 
 
 def _receive(exchange: Exchange, writer: Writer, wanted: bytes | None) -> dict[str, object]:
@@ -85,7 +106,7 @@ def _receive(exchange: Exchange, writer: Writer, wanted: bytes | None) -> dict[s
 
 def _send(exchange: Exchange, fd: int, found: os.stat_result, limit: int | None) -> None:
     mode = f"{stat.S_IMODE(found.st_mode):04o}"
-    headers = [("Sandman-Mode", mode), ("Accept-Ranges", "bytes")]
+    headers = [("Sandman-Mode", mode)]
     early = _read_up_to(fd, _SMALL_BYTES + 1)
     if len(early) <= _SMALL_BYTES:
         _send_range(exchange, headers, len(early), early, limit)
@@ -120,8 +141,11 @@ def _send_range(
     limit: int | None,
 ) -> None:
     """Send a file of known size, or the part of it that is asked for. `source`: it, or its descriptor."""
-    asked = parse_range(exchange.head.headers.get("range"), size)
+    wanted = exchange.head.headers
+    # No condition can hold: files have no ETag here. Then the whole is right (RFC 9110 13.1.5), and a part is not.
+    asked = None if "if-range" in wanted else parse_range(wanted.get("range"), size)
     status, start, end = 200, 0, size
+    headers.append(("Accept-Ranges", "bytes"))
     if asked is not None:
         status, (start, end) = 206, asked
         if start >= end:

@@ -57,7 +57,7 @@ class Upload:
         """
         stdin = process.stdin
         for frame in self._decoder.feed(data):
-            if frame.type == wire.STDIN_CLOSE and not self._is_ended:
+            if frame.type == wire.STDIN_CLOSE and not (self._is_ended or frame.payload):
                 self._is_ended = True
             elif frame.type != wire.STDIN or self._is_ended:
                 name = wire.FRAME_TYPES[frame.type]

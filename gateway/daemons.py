@@ -43,11 +43,16 @@ class NotListeningError(Exception):
 
 
 class LostError(Exception):
-    """The connection to the daemon failed or broke. `sent`: the daemon may have begun the work."""
+    """The connection to the daemon failed or broke.
 
-    def __init__(self, detail: str, *, sent: bool) -> None:
+    `sent`: the daemon may have begun the work. `since`: where nothing comes from the sandbox, when something
+    last came or might have, on trio's clock; None: something there refused, or ended it.
+    """
+
+    def __init__(self, detail: str, *, sent: bool, since: float | None = None) -> None:
         super().__init__(detail)
         self.sent = sent
+        self.since = since
 
 
 class Daemons(Protocol):

@@ -53,13 +53,20 @@ class State:
         vetted = roster.allocation.free()
         free: Counter[str] = Counter()
         held: Counter[str] = Counter()
+        skewed: Counter[str] = Counter()
         for one in pods:
             free[one.pool] += one.state == names.STATE_FREE and one.ending is None
             held[one.pool] += one.uid in roster.held
+            skewed[one.pool] += one.uid in roster.skewed
         for name, text, counts in (
             ("sandman_pool_free", "Placeholders, running or not yet, by pool.", free),
             ("sandman_pool_vetted", "Placeholders that may be claimed, by pool.", vetted),
             ("sandman_pool_held", "Placeholders that wait to be let start, by pool.", held),
+            (
+                "sandman_pool_skewed",
+                "Placeholders whose daemons are too old or too new for this gateway, by pool.",
+                skewed,
+            ),
         ):
             yield _family(name, text, ["pool"], {(pool,): counts[pool] for pool in roster.pools})
         wanted = {(pool,): spec.wanted for pool, spec in roster.pools.items()}

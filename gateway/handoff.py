@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from starlette.requests import Request
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import Receive, Scope, Send
 
 FORWARDED_HEADERS = (
     b"authorization",
@@ -80,7 +80,7 @@ class Handoff:
 
     async def forward(
         self, request: Request, made: Callable[[str], None] = lambda _location: None
-    ) -> ASGIApp:
+    ) -> Answer:
         """The allocator's answer to this call.
 
         Args:
@@ -109,7 +109,7 @@ class Handoff:
             raise _nobody(f"the allocator at {address} was lost: {error!r}") from error
         if answer.status_code == 201:
             made(answer.headers.get("location", ""))
-        return _Answer(answer)
+        return Answer(answer)
 
     def _connect(self) -> httpx.AsyncClient:
         """The client for the authority of now; calls in flight keep the one that they began with."""
@@ -133,10 +133,11 @@ class Handoff:
         return [*passed, *own]
 
 
-class _Answer:
+class Answer:
     """The allocator's answer as a response that Starlette runs: an ASGI application."""
 
     def __init__(self, answer: httpx.Response) -> None:
+        self.status = answer.status_code
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -6,22 +6,18 @@ document before the response began, an ERROR frame after). It never ends as a re
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING, Self
 
 import trio
 
-from gateway import calls
+from gateway import calls, reach
 from gateway.daemons import LostError, NotListeningError
+from gateway.dialling import is_silence
+from gateway.losses import Losses
 from sandman import names, wire
-from sandman.errors import (
-    BadRequestError,
-    DeletedError,
-    DiedError,
-    OutcomeUnknownError,
-    SandmanError,
-    UnreachableError,
-)
+from sandman.errors import BadRequestError, DiedError, SandmanError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +31,10 @@ if TYPE_CHECKING:
     from gateway.ports import Port
     from gateway.upstream import Upstream
 
-REQUEST_HEADERS = (b"content-type", b"content-length", b"accept", b"range")
+REQUEST_HEADERS = (
+    b"content-type", b"content-length", b"accept", b"range", b"content-encoding", b"content-range",
+    b"if-match", b"if-none-match", b"if-range", b"if-unmodified-since",
+)  # fmt: skip
 """What goes on to the daemon. A list of what may, not of what may not: the caller's Authorization,
 cookies, hop-by-hop and routing headers have no business inside a sandbox."""
 RESPONSE_HEADERS = (
@@ -67,11 +66,11 @@ class Proxy:
     """
 
     def __init__(self, roster: Known, upstream: Upstream, pods: Reader, settings: Settings) -> None:
-        self._roster = roster
         self.registry = self._registry = roster.registry
         self.upstream = upstream
-        self._pods = pods
         self._settings = settings
+        self.losses = Losses(roster, upstream, pods, settings)
+        """Knows why a sandbox is no more, or finds out."""
         self._boots: dict[str, str] = {}
 
     def learn(self, uid: str, boot_id: str) -> None:
@@ -87,8 +86,12 @@ class Proxy:
         for uid in [uid for uid in self._boots if self._registry.get(uid) is None]:
             del self._boots[uid]
 
-    async def boot_id(self, instance: Instance) -> str:
+    async def boot_id(self, instance: Instance, until: float) -> str:
         """The daemon start that the sandbox's claim was made with.
+
+        Args:
+            instance: whose.
+            until: when the caller must have heard, on trio's clock.
 
         Raises:
             DiedError: the daemon that answers there has another claim.
@@ -99,10 +102,14 @@ class Proxy:
             known = instance.place.boot_id  # the Lease says it
         if known is not None:
             return known
+        begun = trio.current_time()
+        patience = min(INFO_S, reach.dial_until(begun, until, self._settings.loss_s) - begun)
         try:
-            info = await self.upstream.info(instance, INFO_S)
+            info = await self.upstream.info(instance, patience)
         except NotListeningError as error:
-            raise await self.diagnose(instance, LostError(str(error), sent=False), "GET") from error
+            since = begun if is_silence(error) else None
+            lost = LostError(str(error), sent=False, since=since)
+            raise await self.losses.diagnose(instance, lost, "GET", until) from error
         if info.claim_id is None or info.boot_id == instance.previous_boot_id:
             # The allocator, maybe another replica, is about to claim it. Had it died instead, its
             # container would not be started again, and the pod would tell.
@@ -114,22 +121,20 @@ class Proxy:
         self.learn(instance.uid, info.boot_id)
         return info.boot_id
 
-    def forward(
-        self, instance: Instance, boot_id: str, path: str, port: Port | None = None
-    ) -> Forwarding:
+    def forward(self, target: Target, path: str, port: Port | None = None) -> Forwarding:
         """The call as a response that Starlette runs: an ASGI application.
 
         Args:
-            instance: where to.
-            boot_id: the daemon start that the caller means.
+            target: where to.
             path: path and raw query at the daemon.
             port: the server in the sandbox that is called, where it is not the daemon itself.
         """
-        return Forwarding(self, instance, boot_id, path, port)
+        return Forwarding(self, target, path, port)
 
     async def run(self, forwarding: Forwarding, scope: Scope, receive: Receive, send: Send) -> None:
         """Carry out one forwarding."""
-        instance, reply = forwarding.instance, _Reply(send, forwarding.port)
+        target, reply = forwarding.target, _Reply(send, forwarding.port)
+        instance = target.instance
         lost: LostError | None = None
         call = calls.of(scope)
         with (
@@ -137,7 +142,7 @@ class Proxy:
             self._registry.during(instance.uid, ended),
             call.during(ended),
         ):
-            if (over := self.known_end(instance)) is not None:
+            if (over := self.losses.known_end(instance)) is not None:
                 # It ended between the look-up and here: nobody would cancel this call.
                 raise over
             try:
@@ -146,76 +151,50 @@ class Proxy:
                 lost = error
         if ended.cancelled_caught or lost is not None:
             reply.break_off(call.error or lost)
-            why = call.error or await self.diagnose(instance, lost, scope["method"])
+            why = call.error or await self.losses.diagnose(
+                instance, lost, scope["method"], target.until
+            )
             await reply.fail(why)
 
     async def _exchange(
         self, forwarding: Forwarding, scope: Scope, receive: Receive, reply: _Reply
     ) -> None:
-        port = forwarding.port
-        headers = request_headers(scope, forwarding.boot_id)
+        port, target = forwarding.port, forwarding.target
+        headers = request_headers(scope, target.boot_id)
         if port is not None:
             headers = [*port.request_headers(scope["headers"]), headers[-1]]
         body = RequestBody(receive) if has_body(scope) else None
+        until = self.dial_until(target)
         async with self.upstream.open(
-            forwarding.instance, scope["method"], forwarding.path, headers, body
+            target.instance, scope["method"], forwarding.path, headers, body, until
         ) as response:
             await reply.start(response)
             async for chunk in response.aiter_raw():
                 await reply.body(chunk)
             await reply.end()
 
-    async def diagnose(
-        self, instance: Instance, lost: LostError | None, method: str
-    ) -> SandmanError:
-        """Why the daemon went silent: what is known at once, else what is found out in `loss_s`."""
-        with trio.move_on_after(self._settings.loss_s):
-            while (error := self.known_end(instance)) is None:
-                if await self._is_gone(instance):
-                    return self.known_end(instance) or DeletedError(
-                        "somebody deleted its pod", sandbox=instance.id
-                    )
-                if self.known_end(instance) is None:
-                    with trio.move_on_after(1.0):
-                        await self._roster.wait_change(instance.uid)
-            return error
-        detail = f"the sandbox does not answer: {lost}" if lost else "the sandbox does not answer"
-        if lost is not None and lost.sent and method in {"POST", "PATCH"}:
-            return OutcomeUnknownError(
-                f"{detail}; the command may or may not have run", sandbox=instance.id
-            )
-        return UnreachableError(detail, sandbox=instance.id, retry_after=1.0)
+    def dial_until(self, target: Target) -> float:
+        """When connecting is given up, so that its caller hears in time."""
+        now = trio.current_time()
+        return reach.dial_until(now, target.until, self._settings.loss_s)
 
-    def known_end(self, instance: Instance) -> SandmanError | None:
-        """Why this sandbox is no more; None while nobody knows of an end."""
-        now = self._registry.get(instance.uid)
-        if now is not None and now.ending is not None:
-            return now.ending.error(instance.id)
-        remembered = self._registry.ending(instance.id)
-        return None if remembered is None else remembered[1].error(instance.id)
 
-    async def _is_gone(self, instance: Instance) -> bool:
-        """Ask the API server itself: the watch may be behind."""
-        try:
-            now = await self._pods.read(instance.namespace, instance.name)
-        except SandmanError:
-            return False
-        if now is None or now.uid != instance.uid:
-            return True
-        if now.ending is not None:
-            self._registry.put(now)
-        return False
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """Whom a call is for: the pod, the daemon start that is meant, and when, on trio's clock, its caller must
+    have heard that it cannot be reached."""
+
+    instance: Instance
+    boot_id: str
+    until: float
 
 
 class Forwarding:
     """One call on its way; an ASGI application."""
 
-    def __init__(
-        self, proxy: Proxy, instance: Instance, boot_id: str, path: str, port: Port | None = None
-    ) -> None:
+    def __init__(self, proxy: Proxy, target: Target, path: str, port: Port | None = None) -> None:
         self._proxy = proxy
-        self.instance = instance
-        self.boot_id = boot_id
+        self.target = target
         self.path = path
         self.port = port
 

@@ -38,11 +38,19 @@ class Releaser:
         The reason is written first: of a pod that is only deleted the other replicas could not tell
         whose wish that was, and would blame the sandbox or the infrastructure.
         """
-        ending = Ending("released", "it was released", at=self._wall())
+        ending = self._ending()
         if instance.ending is None:
             await self._provider.mark(instance, ending)
         await self._provider.delete(instance)
         self._registry.remove(instance.uid, ending)
+
+    def released(self, instances: Iterable[Instance]) -> None:
+        """Another replica has released them, at its word: they are not shown here any more either."""
+        for instance in instances:
+            self._registry.remove(instance.uid, self._ending())
+
+    def _ending(self) -> Ending:
+        return Ending("released", "it was released", at=self._wall())
 
     async def release_all(self, instances: Iterable[Instance]) -> int:
         """Release each, also when one of them fails; answers how many there were.

@@ -61,6 +61,8 @@ class Roster:
         self._nodes: dict[str, bool] = {}
         self.handed_over: list[Instance] = []
         """What was prepared ahead and is somebody's sandbox since: for `reservations` to count."""
+        self.skewed: set[str] = set()
+        """Placeholders, by uid, whose daemons are too old or too new for this gateway."""
         self._boots: dict[str, str] = {}
         self._changes: dict[str, trio.Event] = {}
 
@@ -226,6 +228,7 @@ class Roster:
         if is_free(instance):
             return None if instance.uid in self._boots else instance
         self.allocation.withdraw(instance.uid)
+        self.skewed.discard(instance.uid)
         if instance.state in {names.STATE_FREE, names.STATE_RESERVED}:
             # Should it come back, another daemon may answer there: it is met anew.
             self._boots.pop(instance.uid, None)
@@ -261,6 +264,7 @@ class Roster:
         self.ledger.forget(uid)
         self.allocation.forget(uid)
         self._boots.pop(uid, None)
+        self.skewed.discard(uid)
         self._wake(uid)
 
     def _wake(self, uid: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from gateway import versions
 from gateway.daemons import NotListeningError
 from sandman.errors import (
     BadRequestError,
@@ -96,7 +97,7 @@ class Starting:
             await self._check(uid, instance)
             if instance.address is not None:
                 try:
-                    return await (greet or self._daemons.claim)(instance, claim)
+                    info = await (greet or self._daemons.claim)(instance, claim)
                 except BadRequestError as error:
                     if error.field != "lease" or claim.lease is None:
                         raise
@@ -107,6 +108,9 @@ class Starting:
                     # A refused connection costs nothing beside what a late one costs the caller.
                     if trio.current_time() - begun > EAGER_S:
                         pause = min(pause * 1.3, LONGEST_PAUSE_S)
+                else:
+                    versions.check(info.version, instance.id)
+                    return info
                 wait = max(pause, PAUSE_EACH_S * len(self._in_hand))
             else:
                 begun, wait = trio.current_time(), LONGEST_PAUSE_S

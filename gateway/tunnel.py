@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gateway.either import Registries
     from gateway.model import Instance
     from gateway.ports import Port
-    from gateway.proxy import Proxy
+    from gateway.proxy import Proxy, Target
     from gateway.registry import Registry
     from gateway.upstream import Upstream
     from gateway.websocket import DaemonSocket
@@ -61,8 +61,7 @@ class Route:
     `path` is path and query at the daemon; `port` the server in the sandbox, where it is one.
     """
 
-    instance: Instance
-    boot_id: str
+    target: Target
     path: str
     port: Port | None = None
 
@@ -106,7 +105,7 @@ class Tunnels:
             QuotaError: the sandbox has SOCKETS_PER_SANDBOX_MAX of them here.
             SandmanError: it was not accepted yet, and will not be.
         """
-        with self._place(route.instance):
+        with self._place(route.target.instance):
             await self._run(route, scope, _Caller(receive, send))
 
     @contextlib.contextmanager
@@ -132,7 +131,7 @@ class Tunnels:
                 del self._of_sandbox[instance.uid]
 
     async def _run(self, route: Route, scope: Scope, caller: _Caller) -> None:
-        instance = route.instance
+        instance = route.target.instance
         end: _End | None = None
         lost: LostError | None = None
         call = calls.of(scope)
@@ -141,14 +140,18 @@ class Tunnels:
             self._registry.during(instance.uid, ended),
             call.during(ended),
         ):
-            if (over := self._proxy.known_end(instance)) is not None:
+            if (over := self._proxy.losses.known_end(instance)) is not None:
                 # It ended between the look-up and here: nobody would cancel this call.
                 raise over
             headers = _headers(route, scope)
             try:
                 async with contextlib.AsyncExitStack() as stack:
                     opening = self._upstream.open_socket(
-                        instance, route.path, headers, scope["subprotocols"]
+                        instance,
+                        route.path,
+                        headers,
+                        scope["subprotocols"],
+                        self._proxy.dial_until(route.target),
                     )
                     socket = await caller.while_here(stack.enter_async_context(opening))
                     if socket is None:
@@ -161,7 +164,7 @@ class Tunnels:
             why = call.error or await self._why(route, lost)
             if not caller.is_accepted:
                 raise why
-            code = websocket.INTERNAL if call.error is None else websocket.POLICY
+            code = _code(why) if call.error is None else websocket.POLICY
             end = _End((code, str(why)), None)
         if end.to_caller is not None:
             await caller.close(*end.to_caller)
@@ -170,14 +173,16 @@ class Tunnels:
         """Why there is no more of it: the sandbox's end, or something in a sandbox that lives."""
         if lost is not None and lost.sent and await self._lives(route):
             return OutcomeUnknownError(f"in the sandbox: {lost}", cause="sandbox")
-        return await self._proxy.diagnose(route.instance, lost, "GET")
+        return await self._proxy.losses.diagnose(
+            route.target.instance, lost, "GET", route.target.until
+        )
 
     async def _lives(self, route: Route) -> bool:
         try:
-            info = await self._upstream.info(route.instance, ASK_S)
+            info = await self._upstream.info(route.target.instance, ASK_S)
         except (NotListeningError, SandmanError):
             return False
-        return info.boot_id == route.boot_id
+        return info.boot_id == route.target.boot_id
 
 
 class _Caller:
@@ -291,9 +296,15 @@ class _Exchange:
             await self._caller.send(message)
 
 
+def _code(why: SandmanError) -> int:
+    """Of the close frame, which has no room for facts."""
+    is_silent = isinstance(why, UnreachableError) and names.FACT_SILENT_S in why.facts
+    return names.CLOSE_OUT_OF_REACH if is_silent else websocket.INTERNAL
+
+
 _MARK = names.HEADER_PORT.lower().encode()
 
 
 def _headers(route: Route, scope: Scope) -> Sequence[tuple[bytes, bytes]]:
     passed = [] if route.port is None else route.port.request_headers(scope["headers"])
-    return [*passed, (names.HEADER_BOOT_ID.encode(), route.boot_id.encode())]
+    return [*passed, (names.HEADER_BOOT_ID.encode(), route.target.boot_id.encode())]

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import itertools
 import json
 import socket
 import ssl
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import httpx
 import trio
 
 from gateway import handshakes
 from gateway.daemons import LostError, NotListeningError
+from gateway.dialling import KEEP_ALIVE, Tries, broken
 from gateway.websocket import DaemonSocket, Opening, RefusedError
 from sandman import grants, names, wire
 from sandman.errors import DiedError, UnreachableError
@@ -42,20 +42,6 @@ ANSWER_MAX_BYTES = 64 * 1024
 """Of a handshake's answer, which has some hundred."""
 SHAKE_S = 1.0
 """Seconds for one try of a handshake: a pod whose network is just being made drops packets."""
-DIAL_PAUSES_S = (0.05, 0.2, 0.8)
-"""Pauses between tries to connect to a sandbox that should be there: as long as a network blip."""
-DIAL_S = 12.0
-"""Seconds after which no further try begins: with the last one (`connect_s`) and the search for the reason
-(`loss_s`) a caller hears within half a minute that a sandbox is out of reach."""
-KEEP_ALIVE = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 8),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 4),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 16_000),
-)
-"""A command may be silent for hours, so reading has no time limit. A node that is lost sends no end
-either: 16 s without its acknowledgement end the connection. An interruption of ten is outlived."""
 PORT_HEADER = names.HEADER_PORT.lower().encode()
 Header = tuple[bytes, bytes]
 
@@ -143,9 +129,8 @@ class Upstream:
         try:
             with trio.fail_after(patience_s):
                 await self._knock(instance)
-                async with self._request(
-                    instance, token, method, path, headers, content
-                ) as response:
+                sending = _Sending(method, path, headers, content)
+                async with self._request(instance, token, sending, self._connect_s) as response:
                     data = await _read_little(response)
         except httpx.ConnectError as error:
             self._entry(instance).was_refused = True
@@ -182,6 +167,7 @@ class Upstream:
         path: str,
         headers: Sequence[Header],
         content: bytes | AsyncIterator[bytes] | None,
+        until: float | None = None,
     ) -> AsyncIterator[httpx.Response]:
         """Send a call on; the response's body is read by the caller within the block.
 
@@ -193,6 +179,7 @@ class Upstream:
             path: path and query, sent as they are: to decode and encode would change files' names.
             headers: names and values, as bytes.
             content: the body, None when there is none.
+            until: when connecting is given up, on trio's clock; None: after DIAL_S.
 
         Raises:
             LostError: no connection, it broke before or after the response's head, or what answers
@@ -200,7 +187,8 @@ class Upstream:
             UnreachableError: the key to speak to it is not here yet.
         """
         async with contextlib.AsyncExitStack() as stack:
-            response = await self._dial(stack, instance, method, path, headers, content)
+            sending = _Sending(method, path, headers, content)
+            response = await self._dial(stack, instance, sending, until)
             if _is_strangers(response.status_code, response.headers.raw):
                 raise LostError("another daemon answers there", sent=False)
             if not 200 <= response.status_code < 600:
@@ -208,11 +196,16 @@ class Upstream:
             try:
                 yield response
             except httpx.TransportError as error:
-                raise LostError(str(error) or type(error).__name__, sent=True) from error
+                raise broken(error) from error
 
     @contextlib.asynccontextmanager
     async def open_socket(
-        self, instance: Instance, path: str, headers: Sequence[Header], subprotocols: Sequence[str]
+        self,
+        instance: Instance,
+        path: str,
+        headers: Sequence[Header],
+        subprotocols: Sequence[str],
+        until: float | None = None,
     ) -> AsyncIterator[DaemonSocket]:
         """A WebSocket to the daemon, for the length of the block; else as `open`.
 
@@ -222,7 +215,7 @@ class Upstream:
             UnreachableError: the key to speak to it is not here yet.
         """
         token = self._token_or_raise(instance)
-        stream = await self._connect(instance)
+        stream = await self._connect(instance, until)
         try:
             socket = DaemonSocket(stream)
             opening = Opening(
@@ -236,17 +229,15 @@ class Upstream:
         finally:
             await trio.aclose_forcefully(stream)
 
-    async def _connect(self, instance: Instance) -> trio.SocketStream:
-        pauses = _pauses()
+    async def _connect(self, instance: Instance, until: float | None = None) -> trio.SocketStream:
+        tries = Tries(until)
         while True:
             try:
                 address = _host(instance.address).strip("[]")
-                with trio.fail_after(self._connect_s):
+                with trio.fail_after(tries.limit(self._connect_s)):
                     stream = await trio.open_tcp_stream(address, instance.port_or(self._port))
             except (OSError, trio.TooSlowError, httpx.ConnectError) as error:
-                if (pause := next(pauses, None)) is None:
-                    raise LostError(f"no connection: {error}", sent=False) from error
-                await trio.sleep(pause)
+                await trio.sleep(tries.pause(error))
             else:
                 for level, option, value in KEEP_ALIVE:
                     stream.setsockopt(level, option, value)
@@ -256,41 +247,32 @@ class Upstream:
         self,
         stack: contextlib.AsyncExitStack,
         instance: Instance,
-        method: str,
-        path: str,
-        headers: Sequence[Header],
-        content: bytes | AsyncIterator[bytes] | None,
+        sending: _Sending,
+        until: float | None,
     ) -> httpx.Response:
         token = self._token_or_raise(instance)
-        pauses = _pauses()
+        tries = Tries(until)
         while True:
             try:
-                request = self._request(instance, token, method, path, headers, content)
+                limit = tries.limit(self._connect_s)
+                request = self._request(instance, token, sending, limit)
                 return await stack.enter_async_context(request)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                if (pause := next(pauses, None)) is None:
-                    raise LostError(f"no connection: {error}", sent=False) from error
-                await trio.sleep(pause)
+                await trio.sleep(tries.pause(error))
             except httpx.TransportError as error:
-                raise LostError(str(error) or type(error).__name__, sent=True) from error
+                raise broken(error) from error
 
     @contextlib.asynccontextmanager
     async def _request(
-        self,
-        instance: Instance,
-        token: str,
-        method: str,
-        path: str,
-        headers: Sequence[Header],
-        content: bytes | AsyncIterator[bytes] | None,
+        self, instance: Instance, token: str, sending: _Sending, connect_s: float
     ) -> AsyncIterator[httpx.Response]:
-        timeout = {"connect": self._connect_s, "read": None, "write": None, "pool": None}
+        timeout = {"connect": connect_s, "read": None, "write": None, "pool": None}
         request = httpx.Request(
-            method,
+            sending.method,
             f"http://{_host(instance.address)}:{instance.port_or(self._port)}/",
-            headers=[*headers, (b"authorization", f"Bearer {token}".encode())],
-            content=content,
-            extensions={"timeout": timeout, "target": path.encode("latin-1")},
+            headers=[*sending.headers, (b"authorization", f"Bearer {token}".encode())],
+            content=sending.content,
+            extensions={"timeout": timeout, "target": sending.path.encode("latin-1")},
         )
         with self._use(instance) as transport:
             response = await transport.handle_async_request(request)
@@ -339,10 +321,13 @@ class Upstream:
                 await entry.transport.aclose()
 
 
-def _pauses() -> Iterator[float]:
-    """Pauses between tries to connect, as long as there may be another one."""
-    until = trio.current_time() + DIAL_S
-    return itertools.takewhile(lambda _: trio.current_time() < until, DIAL_PAUSES_S)
+class _Sending(NamedTuple):
+    """What a call sends."""
+
+    method: str
+    path: str
+    headers: Sequence[Header]
+    content: bytes | AsyncIterator[bytes] | None
 
 
 def _is_strangers(status: int, headers: Sequence[Header]) -> bool:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
+from gateway import versions
 from gateway.daemons import NotListeningError
 from gateway.roster import is_free
-from sandman.errors import SandmanError
+from sandman.errors import SandmanError, VersionSkewError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,11 +71,19 @@ class Vetting:
         while (now := self._roster.registry.get(instance.uid)) is not None and is_free(now):
             try:
                 async with self._limiter:
-                    return await self._daemons.info(now)
+                    info = await self._daemons.info(now)
+                versions.check(info.version)
+            except VersionSkewError as error:
+                if now.uid not in self._roster.skewed:
+                    log.warning("placeholder is of no use", pod=now.name, error=str(error))
+                self._roster.skewed.add(now.uid)
             except (NotListeningError, SandmanError) as error:
                 # One odd pod (an unknown key, a stranger on the port) must not end the gateway.
                 if count == len(VET_PAUSES_S):
                     log.warning("placeholder is of no use", pod=now.name, error=str(error))
+            else:
+                self._roster.skewed.discard(now.uid)
+                return info
             await trio.sleep(VET_PAUSES_S[count] if count < len(VET_PAUSES_S) else VET_AGAIN_S)
             count += 1
         return None

@@ -27,6 +27,7 @@ from wsproto.events import (
 from wsproto.utilities import ProtocolError
 
 from gateway.daemons import LostError
+from gateway.dialling import broken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -197,14 +198,14 @@ class DaemonSocket:
             except trio.TooSlowError as error:
                 raise LostError("it takes no data", sent=True) from error
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                raise LostError("the connection broke", sent=True) from error
+                raise broken(error, "the connection broke") from error
 
     async def _next(self) -> Event:
         while (event := next(self._events, None)) is None:
             try:
                 data = await self._stream.receive_some(READ_BYTES)
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                raise LostError("the connection broke", sent=True) from error
+                raise broken(error, "the connection broke") from error
             if not data:
                 raise LostError("the connection ended without a close frame", sent=True)
             try:

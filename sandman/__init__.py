@@ -98,6 +98,7 @@ if TYPE_CHECKING:
         UnreachableError,
         UnschedulableError,
         UserUnsupportedError,
+        VersionSkewError,
     )
     from sandman.sync import Client as SyncClient
 
@@ -113,7 +114,7 @@ __all__ = [
     "Reservation", "ReservationInfo", "ReservationOptions", "Resources", "Retry", "Sandbox", "SandboxFaultError", "SandboxInfo", "SandboxOptions", "SandmanError", "Session",
     "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Step", "SyncClient", "Terminal",
     "TerminalSpec", "TerminalUnsupportedError", "ThrottledError", "TooLargeError", "TreeInfo", "UnauthenticatedError",
-    "UnreachableError", "UnschedulableError", "User", "UserUnsupportedError", "WorkloadOptions", "__version__",
+    "UnreachableError", "UnschedulableError", "User", "UserUnsupportedError", "VersionSkewError", "WorkloadOptions", "__version__",
 ]  # fmt: skip
 
 _SYNC = "SyncClient"

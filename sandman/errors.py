@@ -33,6 +33,7 @@
         ├── ImagePullError             503 image_pull         retryable
         ├── UnschedulableError         503 unschedulable      retryable
         ├── UnreachableError           503 unreachable        retryable
+        ├── VersionSkewError           503 version_skew
         ├── EvictedError               410 evicted
         ├── PreemptedError             410 preempted
         ├── NodeLostError              410 node_lost
@@ -333,6 +334,13 @@ class UnreachableError(InfrastructureError):
 
     reason = "unreachable"
     retryable = True
+
+
+class VersionSkewError(InfrastructureError):
+    """Gateway and daemon are more than one minor version apart."""
+
+    reason = "version_skew"
+    status = 503
 
 
 class EvictedError(InfrastructureError):

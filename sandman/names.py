@@ -148,6 +148,12 @@ WEBHOOK_PORT = 10250
 
 HEADER_BOOT_ID = "Sandman-Boot-Id"
 """The daemon start that a call is meant for; another start answers 410 `died`."""
+HEADER_WITHIN = "Sandman-Within"
+"""Seconds within which a caller wants to hear that its sandbox is out of reach."""
+FACT_SILENT_S = "silent_s"
+"""Fact of an error: for so many seconds the sandbox had not been heard of when it was told, and looked for."""
+CLOSE_OUT_OF_REACH = 4503
+"""Close code of a WebSocket whose sandbox is silent and was looked for: to come back at once is of no use."""
 HEADER_REQUEST_ID = "Sandman-Request-Id"
 HEADER_HOP = "Sandman-Hop"
 """Set by a gateway that hands a call to the allocator: such a call is never handed on again."""

@@ -37,7 +37,8 @@ STARTUP_S = 15.0
 MAX_STARTUP_S = 300.0
 ROWS = 24
 COLUMNS = 80
-_MAX_CELLS = 10_000
+_MAX_CELLS = 65535
+"""As of any terminal: what the kernel can hold."""
 MAX_EXPECT = 32
 MAX_EXPECT_BYTES = 4096
 """Of one text to wait for: so much output is held back while it may still turn out to be that."""

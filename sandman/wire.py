@@ -203,7 +203,7 @@ class ExecSpec(NamedTuple):
             login=login,
             exec_id=reader.text("exec_id"),
             detached=reader.flag("detached"),
-            attached_grace_s=reader.seconds("attached_grace_s"),
+            attached_grace_s=reader.seconds("attached_grace_s", zero=True),
             stdin_open=reader.flag("stdin_open"),
             terminal=_terminal(reader),
         )

@@ -6,6 +6,7 @@ Here Kubernetes errors become ours; nothing of `sandman.service.kube` goes furth
 from __future__ import annotations
 
 import contextlib
+import random
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from sandman.errors import (
 from sandman.service import kube
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from gateway.model import Assignment, Bounds, Broken, Ending, Instance, PoolSpec
 
@@ -37,7 +38,10 @@ DELETE_GRACE_S = 1
 RETRY_MAX_S = 60.0
 """Longest wait that a caller is told, whatever the API server or a proxy before it says."""
 CONFLICT_TRIES = 3
-"""For a claim; the API server has tried five times itself before it answers 409."""
+"""For a claim or creation; the API server has tried three to five times itself before it answers 409. What is
+refused still counts as a server that is too busy: fewer are in flight then."""
+CONFLICT_PAUSE_S = 0.1
+"""Longest pause between two of them: some ten writes to one object."""
 RECLAIM_TRIES = 3
 """For the end of a sandbox whose kubelet reports just then. The next sweep tries again."""
 EXPLAIN_TRIES = 8
@@ -63,7 +67,12 @@ class KubernetesProvider:
         """See `Provider.claim`."""
         operations = patches.claim(instance, assignment, self._wall())
         try:
-            pod = await self._patch(instance, operations, assignment)
+            pod = await self._take(
+                assignment,
+                lambda: self._api.patch_json(
+                    kube.PODS, instance.name, operations, namespace=instance.namespace
+                ),
+            )
         except (kube.InvalidError, kube.NotFoundError) as error:
             if isinstance(error, kube.InvalidError) and not error.is_patch_failure:
                 raise RefusedError(
@@ -76,20 +85,19 @@ class KubernetesProvider:
             raise _failure(error) from error
         return pods.instance(pod)
 
-    async def _patch(
-        self, instance: Instance, operations: list[patches.Operation], assignment: Assignment
+    async def _take(
+        self, assignment: Assignment, write: Callable[[], Awaitable[kube.Pod]]
     ) -> kube.Pod:
-        """Once more when others (the kubelet) wrote the pod all the time: a 409 was not carried out."""
+        """Again when others write the same all the time (the kubelet the pod, creations the count of the
+        namespace's quota): a 409 was not carried out."""
         for _ in range(CONFLICT_TRIES - 1):
             self._count(assignment)
             with contextlib.suppress(kube.ConflictError):
-                return await self._api.patch_json(
-                    kube.PODS, instance.name, operations, namespace=instance.namespace
-                )
+                return await write()
+            # Those that met are not to meet again.
+            await trio.sleep(random.uniform(0, CONFLICT_PAUSE_S))  # noqa: S311 - guards nothing
         self._count(assignment)
-        return await self._api.patch_json(
-            kube.PODS, instance.name, operations, namespace=instance.namespace
-        )
+        return await write()
 
     def _count(self, assignment: Assignment) -> None:
         # For a reservation nobody waits.
@@ -98,9 +106,10 @@ class KubernetesProvider:
     async def create(self, spec: PoolSpec, name: str, assignment: Assignment) -> Instance:
         """See `Provider.create`."""
         body = patches.cold_pod(spec, name, assignment)
-        self._count(assignment)
         try:
-            pod = await self._api.create(kube.PODS, body, namespace=spec.namespace)
+            pod = await self._take(
+                assignment, lambda: self._api.create(kube.PODS, body, namespace=spec.namespace)
+            )
         except kube.KubeError as error:
             raise _failure(error) from error
         return pods.instance(pod)
@@ -333,7 +342,7 @@ def _failure(error: kube.KubeError) -> RefusedError | SandmanError:
     """Of a claim or creation. A refusal is the server's own word and nothing else: a connection that
     broke, a status of a proxy before it or a time limit leave open what it will do."""
     is_known = not error.maybe_applied and not isinstance(error, kube.UnexpectedStatusError)
-    if isinstance(error, kube.ThrottledError):
+    if isinstance(error, (kube.ThrottledError, kube.ConflictError)):
         return BusyError(translate(error))
     if is_known and 400 <= error.status < 500:
         return RefusedError(translate(error))

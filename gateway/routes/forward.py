@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import trio
 from starlette.routing import Route
 
-from gateway import scopes
+from gateway import reach, scopes
+from gateway.proxy import Target
 from sandman import names
 from sandman.errors import ExpiredError, NotFoundError
 
@@ -75,12 +76,12 @@ class ForwardRoutes:
         tail = _tail(path, request)
         is_use = not (path in LOOKS and request.method == "GET" and not request.url.query)
         need = scopes.of_call(path, request.method)
-        instance, boot_id = await target(
-            self._context, principal, request.path_params["id"], need, is_use=is_use
+        to = await target(
+            self._context, principal, request.path_params["id"], need, request, is_use=is_use
         )
-        call = self._context.proxy.forward(instance, boot_id, daemon_path(tail, request))
+        call = self._context.proxy.forward(to, daemon_path(tail, request))
         is_command = request.method == "POST" and path in COMMANDS
-        return _Noted(call, instance, self._metrics) if is_command else call
+        return _Noted(call, to.instance, self._metrics) if is_command else call
 
 
 class _Noted:
@@ -104,8 +105,14 @@ class _Noted:
 
 
 async def target(
-    context: Context, principal: Principal, sandbox: str, need: str, *, is_use: bool = True
-) -> tuple[Instance, str]:
+    context: Context,
+    principal: Principal,
+    sandbox: str,
+    need: str,
+    connection: HTTPConnection,
+    *,
+    is_use: bool = True,
+) -> Target:
     """The living sandbox with this id, and the daemon start that the caller means.
 
     Args:
@@ -113,15 +120,18 @@ async def target(
         principal: who calls.
         sandbox: the id that the caller gave.
         need: what the call needs of a sandbox's token, of `scopes`.
+        connection: the call; says how long its caller waits.
         is_use: the call is more than a look: it renews the sandbox's lease.
 
     Raises:
         SandmanError: none, somebody else's, or one that has ended.
     """
+    until = reach.until(trio.current_time(), connection.scope["headers"])
     instance = await living(context, principal, sandbox, need)
     if is_use:
         context.keeper.use(instance)
-    return instance, principal.boot_id or await context.proxy.boot_id(instance)
+    boot_id = principal.boot_id or await context.proxy.boot_id(instance, until)
+    return Target(instance, boot_id, until)
 
 
 async def living(context: Context, principal: Principal, sandbox: str, need: str) -> Instance:

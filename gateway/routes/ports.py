@@ -40,11 +40,10 @@ class PortRoutes:
         request = Request(scope)
         principal = await self._context.principal(request)
         sandbox, port = parse(scope["raw_path"])
-        instance, boot_id = await forward.target(
-            self._context, principal, sandbox, scopes.of_port(port.number)
-        )
+        need = scopes.of_port(port.number)
+        target = await forward.target(self._context, principal, sandbox, need, request)
         path = forward.daemon_path(port.tail, request)
-        call = self._context.proxy.forward(instance, boot_id, path, port)
+        call = self._context.proxy.forward(target, path, port)
         await call(scope, receive, send)
 
 

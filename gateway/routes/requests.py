@@ -6,6 +6,7 @@ import functools
 import json
 from typing import TYPE_CHECKING
 
+import httpx
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from gateway.cases import Member, Outcome
     from gateway.desk import Desk
     from gateway.metrics import Metrics
+    from gateway.model import Instance
     from gateway.routes.context import Context
 
 Shown = dict[str, object]
@@ -81,15 +83,22 @@ class RequestRoutes:
         context = self._context
         principal = await context.principal(request)
         policy.may_manage(principal)
-        if not context.handoff.is_allocator:
-            return await context.handoff.forward(request)
         requests = [whole, *member_ids(whole, COUNT_MAX)]
+        if not context.handoff.is_allocator:
+            handed = await context.handoff.forward(request)
+            if handed.status == httpx.codes.NO_CONTENT:
+                # The same caller may ask here what it has before the watch has told.
+                context.releaser.released(self._got(principal.tenant, requests))
+            return handed
         await context.desk.drop(principal.tenant, requests)
-        # And what they got: the key label of a pod is its request's id.
-        keys = set(requests)
-        own = context.roster.registry.of_tenant(principal.tenant)
-        await context.releaser.release_all(one for one in own if one.key in keys)
+        await context.releaser.release_all(self._got(principal.tenant, requests))
         return Response(status_code=204)
+
+    def _got(self, tenant: str, requests: Sequence[str]) -> list[Instance]:
+        """What these requests got, as far as this replica knows: the key label of a pod is its request's id."""
+        keys = set(requests)
+        own = self._context.roster.registry.of_tenant(tenant)
+        return [one for one in own if one.key in keys]
 
 
 def answer(made: Ready | Queued, show: Callable[[Ready], Shown]) -> Response:

@@ -76,9 +76,9 @@ class SocketRoutes:
         port = self._port(scope)
         sandbox, tail = _terminal(scope) if port is None else (port[0], port[1].tail)
         need = scopes.EXEC if port is None else scopes.of_port(port[1].number)
-        instance, boot_id = await forward.target(self._context, principal, sandbox, need)
+        target = await forward.target(self._context, principal, sandbox, need, connection)
         path = forward.daemon_path(tail, connection)
-        route = Route(instance, boot_id, path, None if port is None else port[1])
+        route = Route(target, path, None if port is None else port[1])
         await self.tunnels.run(route, scope, receive, send)
 
     @staticmethod

@@ -9,7 +9,7 @@ from starlette.routing import Route
 from gateway import policy, scopes, views
 from gateway.routes import parse
 from gateway.routes.context import Json, json_body
-from gateway.routes.forward import living
+from gateway.routes.forward import target
 from gateway.tokens import SandboxClaims
 
 if TYPE_CHECKING:
@@ -36,11 +36,12 @@ class TokenRoutes:
         policy.may_manage(principal)
         body = await json_body(request, context.settings.body_max_bytes)
         may, ttl_s = parse.token_request(body)
-        found = await living(context, principal, request.path_params["id"], scopes.MANAGE)
-        boot_id = await context.proxy.boot_id(found)
+        sandbox = request.path_params["id"]
+        to = await target(context, principal, sandbox, scopes.MANAGE, request, is_use=False)
+        found = to.instance
         # No longer than the sandbox: what it was for is over then.
         ends = min(context.wall() + ttl_s, context.ends(found))
-        claims = SandboxClaims(found.id, boot_id, principal.tenant, ends, principal.key_id, may)
+        claims = SandboxClaims(found.id, to.boot_id, principal.tenant, ends, principal.key_id, may)
         shown = {
             "sandbox": found.id,
             "token": context.sign(claims),

@@ -8,6 +8,7 @@ import logging
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from sandman import names
 from sandman.errors import CapacityError, OutcomeUnknownError, QuotaError
 
 if TYPE_CHECKING:
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 """Pauses double from the first to the longest, each drawn between its half and itself."""
+ANSWER_S = 2.0
+"""Kept back of what is left, when the gateway is told how long it may look for a sandbox: for its answer."""
+LEAST_TRY_S = 5.0
+"""What must be left for another try where the gateway itself has looked for the sandbox: a shorter one would tell
+nothing new."""
 WARNING_EACH_S = 5.0
 """Least time between two warnings of one client; retries between are logged as INFO."""
 
@@ -57,11 +63,30 @@ class Voice:
 
 @dataclasses.dataclass(slots=True)
 class Patience:
-    """How long one call is repeated. `until` on the clock that `pause` is asked with."""
+    """How long one call is repeated, from the moment when something went wrong.
+
+    Of a sandbox that is out of reach that is when it was last heard of, as the gateway says: what was spent
+    there is spent here.
+
+    Args:
+        repeat: which failures allow it.
+        until: on the clock that `pause` is asked with.
+        whole_s: seconds from the fault on; None: what there was of them is known from the start.
+    """
 
     repeat: Repeat
     until: float
+    whole_s: float | None = None
     attempt: int = 0
+
+    @classmethod
+    def begin(cls, repeat: Repeat, now: float, whole_s: float) -> Patience:
+        """The patience of a call that begins, or whose first fault this is."""
+        return cls(repeat, now + whole_s, whole_s)
+
+    def left(self, now: float) -> float:
+        """Seconds within which an answer is of use."""
+        return max(0.0, self.until - now - ANSWER_S)
 
     def pause(self, error: SandmanError, *, sent: bool, now: float, dice: float) -> float | None:
         """Seconds to wait before the next attempt; None: give up, the error is the answer.
@@ -82,4 +107,13 @@ class Patience:
         if error.retry_after is not None:
             # Spread over a quarter more: everybody was told the same moment.
             pause = max(pause, error.retry_after * (1 + dice / 4))
-        return pause if now + pause < self.until else None
+        return pause if now + pause + self._spend(error, now) < self.until else None
+
+    def _spend(self, error: SandmanError, now: float) -> float:
+        """Take off what the gateway has spent on it; the least that another try needs."""
+        silent_s = error.facts.get(names.FACT_SILENT_S)
+        if not isinstance(silent_s, (int, float)):
+            return 0.0
+        if self.whole_s is not None:
+            self.until = min(self.until, now - silent_s + self.whole_s)
+        return LEAST_TRY_S

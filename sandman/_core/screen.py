@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from sandman import terminal, websocket, wire
+from sandman import names, terminal, websocket, wire
 from sandman.errors import (
     BadRequestError,
     ConflictError,
@@ -45,6 +45,8 @@ class Screen:
         """The present connection has said how much input was taken."""
         self.is_alive = False
         """Something came on the present connection that shows the terminal to go on."""
+        self.is_out_of_reach = False
+        """The gateway has looked for the sandbox, on the present connection's behalf, and not found it."""
         self.turns = 0
         """Counts what has come."""
         self._output = bytearray()
@@ -95,7 +97,7 @@ class Screen:
         """There is a new connection."""
         self._decoder = websocket.Decoder(is_server=False, limit=wire.MAX_FRAME_BYTES)
         self._replies.clear()
-        self.is_joined = self.is_alive = False
+        self.is_joined = self.is_alive = self.is_out_of_reach = False
         self._sent = 0
 
     def broken(self) -> None:
@@ -193,6 +195,7 @@ class Screen:
 
     def _closed(self, message: Message) -> None:
         if self.result is None:
+            self.is_out_of_reach = message.code == names.CLOSE_OUT_OF_REACH
             raise _closing(message)
 
 

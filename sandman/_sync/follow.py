@@ -138,7 +138,11 @@ class Follow:
             self._patience = None
 
     def _connect(self) -> ExecStream:
-        self._answer = self._transport.begin(self._first or self._call())
+        call = self._first or self._call()
+        if self._patience is not None:
+            # One patience, not one for each connection.
+            call.patience_s = max(0.0, self._patience.until - anyio.current_time())
+        self._answer = self._transport.begin(call)
         self._stream = ExecStream.of(self._answer, self._sandbox)
         self._stream.offsets.update(self.offsets)
         return self._stream
@@ -169,11 +173,11 @@ class Follow:
             is_of_call = False
         if is_of_call:
             raise self._final(error)
-        if self._patience is None:
-            until = anyio.current_time() + self._transport.settings.limits.retry_s
-            self._patience = Patience(Repeat.SAFE, until)
-        self._lost = error
         now = anyio.current_time()
+        if self._patience is None:
+            limits = self._transport.settings.limits
+            self._patience = Patience.begin(Repeat.SAFE, now, limits.retry_s)
+        self._lost = error
         dice = random.random()  # noqa: S311 - spreads callers, guards nothing
         pause = self._patience.pause(error, sent=True, now=now, dice=dice)
         if pause is None:

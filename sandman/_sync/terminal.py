@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 import httpcore
 import httpx
 
-from sandman import terminal, websocket
+from sandman import names, terminal, websocket
 from sandman._core import blocking as anyio
 from sandman._core import faults
 from sandman._core.config import EXEC_SILENCE_S
@@ -180,21 +180,23 @@ class Terminal:
 
     def _connect(self) -> Answer:
         key = websocket.make_key()
-        answer = self._transport.begin(
-            Call(
-                "GET",
-                f"{self.process.path}/terminal?stdout={self._screen.received}&exclusive=1",
-                headers={
-                    "connection": "Upgrade",
-                    "upgrade": "websocket",
-                    "sec-websocket-version": websocket.VERSION,
-                    "sec-websocket-key": key,
-                    "sec-websocket-protocol": terminal.SUBPROTOCOL,
-                },
-                sandbox=self._sandbox,
-                upgrade=True,
-            )
+        call = Call(
+            "GET",
+            f"{self.process.path}/terminal?stdout={self._screen.received}&exclusive=1",
+            headers={
+                "connection": "Upgrade",
+                "upgrade": "websocket",
+                "sec-websocket-version": websocket.VERSION,
+                "sec-websocket-key": key,
+                "sec-websocket-protocol": terminal.SUBPROTOCOL,
+            },
+            sandbox=self._sandbox,
+            upgrade=True,
         )
+        if self._patience is not None:
+            # One patience, not one for each connection.
+            call.patience_s = max(0.0, self._patience.until - anyio.current_time())
+        answer = self._transport.begin(call)
         said = answer.response.headers
         if (said.get("sec-websocket-accept"), said.get("sec-websocket-protocol")) != (
             websocket.accept_key(key),
@@ -270,8 +272,12 @@ class Terminal:
         if is_of_call:
             raise error
         now = anyio.current_time()
+        if self._screen.is_out_of_reach:
+            # A close frame has no room for facts. The terminal was last heard of when something last came.
+            error.facts[names.FACT_SILENT_S] = now - self._silent_since
         if self._patience is None:
-            self._patience = Patience(Repeat.SAFE, now + self._transport.settings.limits.retry_s)
+            limits = self._transport.settings.limits
+            self._patience = Patience.begin(Repeat.SAFE, now, limits.retry_s)
         dice = random.random()  # noqa: S311 - spreads callers, guards nothing
         pause = self._patience.pause(error, sent=True, now=now, dice=dice)
         if pause is None:

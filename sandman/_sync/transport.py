@@ -108,12 +108,15 @@ class Answer:
         return b"".join(parts)
 
     def json(self) -> object:
-        """The body's JSON.
+        """The body's JSON; None where there is none to be.
 
         Raises:
             InternalError: it is none: not our gateway's answer.
         """
+        # Nothing is read to its end too: else its connection is closed, and the next call shakes hands anew.
         body = self.read()
+        if self.response.status_code == 204:
+            return None
         try:
             return json.loads(body)
         except ValueError:
@@ -186,7 +189,7 @@ class Transport:
     def _read(self, answer: Answer) -> object:
         whole = True
         try:
-            return answer.json() if answer.response.status_code != 204 else None
+            return answer.json()
         except BaseException as error:
             whole = isinstance(error, Exception)
             raise
@@ -197,9 +200,12 @@ class Transport:
     def _persist(self, call: Call, *, read: bool) -> tuple[Answer, object]:
         limits = self.settings.limits
         wait = limits.retry_s if call.patience_s is None else call.patience_s
-        patience = Patience(call.repeat, anyio.current_time() + wait)
+        patience = Patience.begin(call.repeat, anyio.current_time(), wait)
         while True:
-            attempt = Attempt(call, self.settings)
+            # The first try may take what the gateway grants; where patience runs already, what is left of it.
+            limited = patience.attempt > 0 or call.patience_s is not None
+            within = patience.left(anyio.current_time()) if limited else None
+            attempt = Attempt(call, self.settings, within)
             try:
                 answer = self._attempt(attempt)
                 self._has_worked = True
@@ -233,11 +239,15 @@ class Transport:
 
 
 class Attempt:
-    """One try of one call. `sent`: whether a byte of it may have left."""
+    """One try of one call. `sent`: whether a byte of it may have left.
 
-    def __init__(self, call: Call, settings: Settings) -> None:
+    `within`: seconds in which the gateway is to have found the sandbox; None: as it sees fit.
+    """
+
+    def __init__(self, call: Call, settings: Settings, within: float | None) -> None:
         self._call = call
         self._settings = settings
+        self._within = within
         self.sent = False
 
     def run(self, lane: Lane) -> Answer:
@@ -293,6 +303,7 @@ class Attempt:
             "accept-encoding": "identity",
             "user-agent": f"sandman/{__version__}",
             "authorization": f"Bearer {settings.bearer}",
+            **({} if self._within is None else {names.HEADER_WITHIN: f"{self._within:.1f}"}),
             **call.headers,
             **(call.body.headers() if call.body is not None else {}),
         }

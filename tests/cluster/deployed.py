@@ -39,6 +39,11 @@ class Deployed:
             server_name=made.server_name,
         )
 
+    def sync_client(self) -> sandman.SyncClient:
+        """The same for code without an event loop, of tenant `demo`."""
+        made = self.installation
+        return sandman.SyncClient(made.url, made.token, ca=made.ca, server_name=made.server_name)
+
     def image(self, name: str) -> str:
         """Reference of a test image: debian, busybox, nonroot or empty."""
         return reference(self.bed, name)
@@ -56,9 +61,10 @@ class Deployed:
         """Run kubectl as administrator in the sandboxes' namespace."""
         return kubectl(self.bed, "-n", names.SANDBOX_NAMESPACE, *arguments)
 
-    def leased(self) -> list[str]:
-        """Names of leased pods that are not being deleted."""
+    def leased(self, run: str | None = None) -> list[str]:
+        """Names of leased pods that are not being deleted, of one run or of all."""
         selector = f"{names.LABEL_STATE}={names.STATE_LEASED}"
+        selector += "" if run is None else f",{names.LABEL_RUN}={run}"
         pods = json.loads(self.kubectl("get", "pods", "-l", selector, "-o", "json"))["items"]
         return [
             pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]

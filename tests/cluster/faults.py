@@ -40,6 +40,16 @@ def daemons() -> list[int]:
     return [int(pid) for pid in listed.stdout.split()]
 
 
+def daemons_beside(uids: set[str]) -> list[int]:
+    """Those of no pod with such a uid, by their cgroups."""
+    found = []
+    for pid in daemons():
+        with contextlib.suppress(OSError):
+            cgroup = Path(f"/proc/{pid}/cgroup").read_text()
+            found += [] if any(uid in cgroup for uid in uids) else [pid]
+    return found
+
+
 def first_process(deployed: Deployed, pod: str) -> int:
     """The host's pid of a sandbox's PID 1, found by its cgroup."""
     found = document(deployed, pod)
@@ -125,14 +135,25 @@ def gateways_stopped(deployed: Deployed) -> Iterator[None]:
 @contextlib.contextmanager
 def setting(deployed: Deployed, name: str, value: object) -> Iterator[None]:
     """The gateways run with another setting."""
-    variable = f"SANDMAN_GATEWAY_{name}"
-    system(deployed, "set", "env", GATEWAY, f"{variable}={value}")
+    with set_once(deployed, name, value):
+        yield
     rolled_out(deployed)
+
+
+@contextlib.contextmanager
+def set_once(deployed: Deployed, name: str, value: object) -> Iterator[None]:
+    """The same, and at the end nobody waits until they run without it."""
+    system(deployed, "set", "env", GATEWAY, f"SANDMAN_GATEWAY_{name}={value}")
     try:
+        rolled_out(deployed)
         yield
     finally:
-        system(deployed, "set", "env", GATEWAY, f"{variable}-")
-        rolled_out(deployed)
+        unset(deployed, name)
+
+
+def unset(deployed: Deployed, name: str) -> None:
+    """Gateways that start from now on have the default of a setting."""
+    system(deployed, "set", "env", GATEWAY, f"SANDMAN_GATEWAY_{name}-")
 
 
 def rolled_out(deployed: Deployed) -> None:

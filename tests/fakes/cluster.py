@@ -37,6 +37,7 @@ from gateway.registry import Registry
 from gateway.roster import Roster
 from sandman import names, wire
 from sandman.errors import BadRequestError, DeletedError, QuotaError
+from sandman.version import __version__
 
 if TYPE_CHECKING:
     from gateway.reserving import Reservation
@@ -109,6 +110,8 @@ class FakeCluster:
         """What its node says that it holds; of others a canary goes first."""
         self.fail_pulls: dict[str, int] = {}
         """How many times an image cannot be pulled for a passing reason, before it can."""
+        self.version = __version__
+        """What its daemons say that they are."""
         self.knows_no_leases = False
         """Daemons of a version before there were leases."""
         self.fail_claims: list[Exception] = []
@@ -366,7 +369,8 @@ class FakeCluster:
     async def info(self, instance: Instance) -> wire.Info:
         await trio.lowlevel.checkpoint()
         self._answers(instance)
-        info = wire.Info(self.boots[instance.uid], claim_id=self.claims.get(instance.uid))
+        claim_id = self.claims.get(instance.uid)
+        info = wire.Info(self.boots[instance.uid], self.version, claim_id)
         activity = self.activity.get(instance.uid)
         return info if activity is None else info._replace(**activity._asdict())
 
@@ -387,7 +391,7 @@ class FakeCluster:
             raise BadRequestError("unknown field lease", field="lease")
         assert self.claims.setdefault(instance.uid, claim.claim_id) == claim.claim_id
         self.leases.setdefault(instance.uid, []).append(claim.lease)
-        return wire.Info(boot, claim_id=claim.claim_id)
+        return wire.Info(boot, self.version, claim.claim_id)
 
     @contextlib.asynccontextmanager
     async def open(self, instance: Instance, method: str, path: str, headers, content):

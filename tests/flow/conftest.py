@@ -47,7 +47,7 @@ from tests.fakes.cluster import BASE, FakeCluster
 from tests.fakes.daemons import answer, claims, says, scripted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from gateway.runs import RunKey
 
@@ -71,13 +71,14 @@ class Credentials:
 class LocalDaemon:
     """The real daemon as a process; `swap` starts it anew, as an image swap does."""
 
-    def __init__(self, port: int, digest: str) -> None:
+    def __init__(self, port: int, digest: str, *program: str) -> None:
+        self._program = program or ("daemon",)
         self._env = {**os.environ, names.ENV_PORT: str(port), names.ENV_TOKEN_SHA256: digest}
         self._port = port
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen([sys.executable, "-m", "daemon", "serve"], env=self._env)
+        process = subprocess.Popen([sys.executable, "-m", *self._program, "serve"], env=self._env)
         for _ in range(400):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port)):
                 return process
@@ -185,16 +186,15 @@ class Leader:
 
 
 @contextlib.asynccontextmanager
-async def gateway(
+async def application(
     cluster: FakeCluster,
     credentials: Credentials,
     settings: Settings,
     leader: Leader,
-    ca: pki.Pair,
-    parts: dict | None = None,
-    authority: pki.Pair | None = None,
-) -> AsyncIterator[str]:
-    """One replica, listening on TLS; yields its address. `parts` gets those that tests look into."""
+    authority: pki.Pair,
+    parts: dict,
+) -> AsyncIterator[Callable]:
+    """One replica, as an ASGI application; `parts` gets those that tests look into."""
     registry = Registry(keep_ended=100)
     allocation = Allocation(cold_max=settings.cold_max, claims_max=settings.claims_max)
     roster = Roster(registry, allocation, wall)
@@ -203,7 +203,7 @@ async def gateway(
     proxy = Proxy(roster, upstream, cluster, settings)
     pool = Pool(roster, fulfilment, upstream, settings)
     desk = Desk(pool, lambda: leader.is_leader)
-    handoff = Handoff(leader, SERVER_NAME, lambda: (authority or ca).certificate)
+    handoff = Handoff(leader, SERVER_NAME, lambda: authority.certificate)
     releaser = Releaser(registry, cluster, wall)
     reservations = Reservations(
         cluster.store, pool, roster, releaser, is_leader=lambda: leader.is_leader,
@@ -221,11 +221,11 @@ async def gateway(
         verdict_s=settings.verdict_s, wall=wall,
     )  # fmt: skip
     calls = Calls(authentication.is_in_force)
-    if parts is not None:
-        parts.update(
-            registry=registry, proxy=proxy, upstream=upstream, pool=pool, desk=desk,
-            roster=roster, keeper=keeper, beats=beats, calls=calls, authentication=authentication,
-        )  # fmt: skip
+    parts.update(
+        registry=registry, proxy=proxy, upstream=upstream, pool=pool, desk=desk,
+        roster=roster, keeper=keeper, beats=beats, handoff=handoff, calls=calls,
+        authentication=authentication,
+    )  # fmt: skip
     context = Context(
         authentication=authentication, calls=calls,
         settings=settings, credentials=credentials, roster=roster, pool=pool, desk=desk,
@@ -236,24 +236,47 @@ async def gateway(
         attacher=Attacher(Attached(roster.ledger, wall, keep_ended=10), None, None, upstream, settings, wall, str),
         missing=lambda: [] if roster.synced.is_set() else ["the list of pods"],
     )  # fmt: skip
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pool.run, cluster.receive)
+            await nursery.start(desk.run)
+            nursery.start_soon(reservations.run)
+            nursery.start_soon(keeper.run)
+            yield app.build(context, Metrics(roster), context.missing)
+            nursery.cancel_scope.cancel()
+    finally:
+        # Only now does nobody dial any more.
+        with trio.move_on_after(1, shield=True):
+            await upstream.aclose()
+            await handoff.aclose()
+
+
+@contextlib.asynccontextmanager
+async def gateway(
+    cluster: FakeCluster,
+    credentials: Credentials,
+    settings: Settings,
+    leader: Leader,
+    ca: pki.Pair,
+    parts: dict | None = None,
+    authority: pki.Pair | None = None,
+) -> AsyncIterator[str]:
+    """One replica, listening on TLS; yields its address. `parts` gets those that tests look into."""
     leaf = pki.issue(ca, [SERVER_NAME], ["127.0.0.1"], datetime.now(UTC), 1)
     certificate = tls.Certificate(leaf.certificate, leaf.key)
     stop = trio.Event()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(pool.run, cluster.receive)
-        await nursery.start(desk.run)
-        nursery.start_soon(reservations.run)
-        nursery.start_soon(keeper.run)
-        application = app.build(context, Metrics(roster), context.missing)
+    parts = {} if parts is None else parts
+    built = application(cluster, credentials, settings, leader, (authority or ca), parts)
+    async with built as whole, trio.open_nursery() as nursery:
         serving = lambda task_status: https.serve(  # noqa: E731
-            application, bind=["127.0.0.1:0"], stop=stop, tls=certificate.current,
+            whole, bind=["127.0.0.1:0"], stop=stop, tls=certificate.current,
             settings=https.Settings(grace_s=1.0), task_status=task_status,
         )  # fmt: skip
         [bound] = await nursery.start(_started, serving)
         yield f"127.0.0.1:{bound.port}"
         stop.set()
-        await upstream.aclose()
-        await handoff.aclose()
+        await parts["upstream"].aclose()
+        await parts["handoff"].aclose()
         nursery.cancel_scope.cancel()
 
 
@@ -292,7 +315,9 @@ class ScriptedCluster(FakeCluster):
 
 
 @contextlib.asynccontextmanager
-async def made_bed(cluster: FakeCluster, daemon, **changes) -> AsyncIterator[Bed]:
+async def made_bed(
+    cluster: FakeCluster, daemon, *, vetted: bool = True, **changes
+) -> AsyncIterator[Bed]:
     credentials = Credentials()
     ca = pki.make_ca("test", datetime.now(UTC), 1)
     settings = Settings(
@@ -313,7 +338,8 @@ async def made_bed(cluster: FakeCluster, daemon, **changes) -> AsyncIterator[Bed
                 cluster=cluster, daemon=daemon, url=base, client=client, credentials=credentials,
                 trust=trust, ca=ca, settings=settings, nursery=nursery, **parts,
             )  # fmt: skip
-            await one.vetted(1)
+            if vetted:
+                await one.vetted(1)
             yield one
             nursery.cancel_scope.cancel()
         await trio.testing.wait_all_tasks_blocked(0.005)

@@ -140,3 +140,17 @@ async def test_only_exact_paths_are_forwarded(bed):
             f"/v1/sandboxes/{made['id']}/{tail}", headers=bed.as_("acme")
         )
         assert answer.status_code == 405, tail
+
+
+async def test_30_a_condition_that_the_daemon_does_not_heed_is_refused_there(bed, tmp_path):
+    """Were it left out on the way, half a file would be written over a whole one."""
+    made = await bed.allocate()
+    (tmp_path / "file").write_bytes(b"0123456789")
+    url, path = f"/v1/sandboxes/{made['id']}/files", {"path": str(tmp_path / "file")}
+    for name, value in (("Content-Range", "bytes 2-3/10"), ("If-None-Match", "*")):
+        headers = {**bed.as_("acme"), name: value}
+        answer = await bed.client.put(url, params=path, content=b"XY", headers=headers)
+        assert (answer.status_code, answer.json()["field"]) == (400, name.lower())
+    headers = {**bed.as_("acme"), "Range": "bytes=2-3", "If-Range": '"x"'}
+    answer = await bed.client.get(url, params=path, headers=headers)
+    assert (answer.status_code, answer.content) == (200, b"0123456789")

@@ -364,6 +364,7 @@ async def replica(bed, leader: Leader, *, synced: bool = True, behind: bool = Fa
         gateway(cluster, bed.credentials, bed.settings, leader, bed.ca) as address,
         httpx.AsyncClient(base_url=f"https://{address}", verify=bed.trust, timeout=20) as client,
     ):
+        client.cluster = cluster
         yield client
 
 

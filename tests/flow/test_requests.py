@@ -95,6 +95,24 @@ async def test_a_request_is_given_up_by_id_or_key_and_what_it_got_is_released(fu
         assert (after.status_code, after.json()["reason"]) == (410, "released")
 
 
+async def test_who_gave_up_at_a_replica_is_not_shown_there_what_was_released(bed):
+    """That replica has handed the call on, and its watch has not told of the end yet."""
+    headers = with_key(bed, "k")
+    async with replica(bed, follower(bed), behind=True) as client:
+        made = await client.post("/v1/sandboxes", json={}, headers=headers)
+        assert made.status_code == 201
+        [pod] = bed.cluster.leased()
+        client.cluster._put(pod)
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        listed = await client.get("/v1/sandboxes", headers=headers)
+        assert [one["id"] for one in listed.json()["sandboxes"]] == [made.json()["id"]]
+        assert (await client.delete("/v1/requests", headers=headers)).status_code == 204
+        listed = await client.get("/v1/sandboxes", headers=headers)
+        assert listed.json() == {"sandboxes": []}
+        gone = await client.get(made.headers["location"], headers=headers)
+        assert (gone.status_code, gone.json()["reason"]) == (410, "released")
+
+
 @pytest.mark.parametrize(
     "query", ["wait_s=soon", "wait_s=-1", "wait_s=nan", "wait_s=1e9", "wait=1"]
 )

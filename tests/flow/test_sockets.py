@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import socket as socket_
+import struct
 
 import pytest
 import trio
@@ -11,8 +14,9 @@ import trio.testing
 from wsproto.events import Ping
 from wsproto.utilities import ProtocolError
 
-from gateway import tunnel, upstream, websocket
+from gateway import reach, tunnel, upstream, websocket
 from gateway.model import Ending
+from sandman import names
 from tests.fakes.daemons import BOOT_HEADER, answer, claims, says
 from tests.fakes.sockets import Peer, Refused, connected, echo, upgraded
 
@@ -157,6 +161,22 @@ async def test_what_breaks_off_and_is_not_there_any_more_is_unreachable(odd_bed)
         assert await peer.receive() == "hello"
         code, reason = await peer.receive()
         assert (code, reason.partition(":")[0]) == (1011, "unreachable")
+
+
+async def test_what_was_silent_and_looked_for_says_so_by_its_code(odd_bed, monkeypatch):
+    """The kernel's error is another one here, for no test waits 16 s: the code that asks for it is told."""
+
+    async def talk(peer: Peer) -> None:
+        await peer.send("hello")
+        odd_bed.daemon.script = says(b"nonsense\r\n\r\n", stay=False)
+        monkeypatch.setattr(reach, "SILENT", {errno.ECONNRESET})
+        peer.stream.setsockopt(socket_.SOL_SOCKET, socket_.SO_LINGER, struct.pack("ii", 1, 0))
+
+    odd_bed.daemon.script = accepts(talk)
+    async with socket(odd_bed, "ports/8000/") as peer:
+        assert await peer.receive() == "hello"
+        code, reason = await peer.receive()
+        assert (code, reason.partition(":")[0]) == (names.CLOSE_OUT_OF_REACH, "unreachable")
 
 
 @pytest.mark.parametrize("bad", [b"\xff\xff", b"\x81\x02\xff\xff", b"\x83\x00", b"\x88\x01x"])

@@ -17,6 +17,7 @@ PACKAGES = {
     "/usr/lib/cni/bridge": "containernetworking-plugins",
     "buildah": "buildah",
     "conntrack": "conntrack",
+    "crun": "crun",
     "debootstrap": "debootstrap",
     "docker-registry": "docker-registry",
     "gcc": "gcc",

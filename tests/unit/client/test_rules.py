@@ -12,10 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sandman
-from sandman import errors, problems, wire
+from sandman import errors, names, problems, wire
 from sandman._core import faults
 from sandman._core.output import HeadTail
-from sandman._core.retry import LONGEST_PAUSE_S, WARNING_EACH_S, Patience, Repeat, Voice
+from sandman._core.retry import (
+    ANSWER_S,
+    LONGEST_PAUSE_S,
+    WARNING_EACH_S,
+    Patience,
+    Repeat,
+    Voice,
+)
 from sandman.client import CommandError, FileInfo, Stderr, Stdout
 
 
@@ -48,6 +55,28 @@ def test_patience(repeat, sent, kind, dice, retry_after) -> None:
         assert 0 < pause <= max(LONGEST_PAUSE_S, 1.25 * (retry_after or 0))
         now += pause
         assert now < 50
+
+
+def out_of_reach(silent_s: object) -> errors.UnreachableError:
+    return errors.UnreachableError("x", facts={names.FACT_SILENT_S: silent_s})
+
+
+def test_patience_with_a_sandbox_counts_from_when_it_was_last_heard_of() -> None:
+    patience = Patience.begin(Repeat.SAFE, now=100.0, whole_s=30.0)
+    assert patience.left(100.0) == 30.0 - ANSWER_S
+    assert patience.pause(out_of_reach(2.0), sent=True, now=100.0, dice=0.0) is not None
+    assert patience.until == 128.0
+    # What is left is too little for another look that would tell more.
+    assert patience.pause(out_of_reach(2.0), sent=True, now=125.0, dice=0.0) is None
+    assert patience.pause(errors.UnreachableError("x"), sent=True, now=125.0, dice=0.0) is not None
+    assert patience.left(1000.0) == 0.0
+
+
+@pytest.mark.parametrize("said", [None, "26", [1], {}])
+def test_a_silence_that_makes_no_sense_is_passed_over(said: object) -> None:
+    patience = Patience.begin(Repeat.SAFE, now=0.0, whole_s=30.0)
+    assert patience.pause(out_of_reach(said), sent=True, now=0.0, dice=0.0) is not None
+    assert patience.until == 30.0
 
 
 def test_pauses_double_up_to_the_longest() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandman import errors, terminal, websocket, wire
+from sandman import errors, names, terminal, websocket, wire
 from sandman._core import screen as screens
 from sandman._core.screen import Screen
 from sandman.handles import Gap
@@ -117,6 +117,7 @@ def test_the_end() -> None:
         (said("error", reason="oom", detail="no memory"), errors.OomError, "no memory"),
         (websocket.encode_close(1000), errors.UnreachableError, "closed"),
         (websocket.encode_close(1011, "died: x"), errors.UnreachableError, "died"),
+        (websocket.encode_close(names.CLOSE_OUT_OF_REACH), errors.UnreachableError, "4503"),
         (websocket.encode_close(1012), errors.UnreachableError, "1012"),
         (websocket.encode_close(1008, "no"), errors.InternalError, "refused"),
         (websocket.encode_close(terminal.TAKEN_OVER), errors.ConflictError, "taken"),

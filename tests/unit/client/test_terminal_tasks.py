@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import random
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import anyio
 import pytest
 
-from sandman.client import Client, Terminal
-from sandman.errors import ConflictError
+from sandman import names, websocket
+from sandman.client import Client, Limits, Retry, Terminal
+from sandman.errors import ConflictError, UnreachableError
 from tests.unit.client.backends import on_backends
 from tests.unit.client.way import SANDBOX, Way
 from tests.unit.daemon.harness import TOKEN
@@ -45,6 +47,34 @@ async def test_a_reader_and_a_writer_over_a_line_that_breaks(way: Way) -> None:
             tasks.start_soon(term.write, typed)
             assert await digest(term) == hashlib.sha256(typed).hexdigest()
         assert len(way.cuts) < 4
+
+
+@pytest.mark.parametrize(
+    ("code", "comes_back"), [(names.CLOSE_OUT_OF_REACH, False), (1011, True), (1012, True)]
+)
+async def test_a_sandbox_that_the_gateway_has_looked_for_is_not_looked_for_again(
+    autojump_clock, code: int, comes_back: bool
+) -> None:
+    """Its patience counts from when something last came."""
+    told: list[Retry] = []
+    transport = SimpleNamespace(settings=SimpleNamespace(limits=Limits()), tell=told.append)
+    term = Terminal(transport, SANDBOX, SimpleNamespace(path="/x"))  # type: ignore[arg-type]
+    term._silent_since = anyio.current_time()
+    await anyio.sleep(27.0)
+    term._answer = SimpleNamespace()  # type: ignore[assignment]
+    transport.end = lambda *_args, **_options: anyio.lowlevel.checkpoint()
+    with pytest.raises(UnreachableError) as caught:
+        term._screen.feed(websocket.encode_close(code, "unreachable: x"))
+    error = caught.value
+    if comes_back:
+        assert await term._after(error) > 0
+        assert len(told) == 1
+    else:
+        with pytest.raises(UnreachableError):
+            await term._after(error)
+        assert not told
+    term._screen.connected()
+    assert term._screen.is_out_of_reach is False
 
 
 @on_backends

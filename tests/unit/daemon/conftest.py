@@ -10,11 +10,15 @@ import pytest
 
 from daemon.runtime import interpreter
 from tests.unit.daemon import harness
+from tests.unit.daemon.servers import serve
 from tests.unit.daemon.shells import KINDS, Shell, shell_of
+from tests.unit.daemon.tars import tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+__all__ = ["serve", "tree"]  # fixtures
 
 IN_ITS_OWN_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 

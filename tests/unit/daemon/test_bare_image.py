@@ -19,7 +19,7 @@ import pytest
 
 from daemon.runtime import interpreter, tree
 from sandman import names, wire
-from tests.unit.daemon import test_terminals as terminals
+from tests.unit.daemon import terminals
 from tests.unit.daemon.harness import Daemon, head, joined, names_in, problem, wait_until
 from tests.unit.daemon.shells import KINDS, Shell, shell_of
 

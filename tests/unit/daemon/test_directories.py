@@ -173,10 +173,10 @@ def test_32_what_move_refuses(daemon: Daemon, tmp_path: Path) -> None:
         )
         return found["reason"], found.get("field")
 
-    assert reason("no", f"{tmp_path}/x") == ("path_not_found", "path")
-    assert reason("a", f"{tmp_path}/no/x") == ("path_not_found", "path")
-    assert reason("a", f"{tmp_path}/dir", replace=True) == ("is_a_directory", "path")
-    assert reason("dir", f"{tmp_path}/a", replace=True) == ("not_a_directory", "path")
+    assert reason("no", f"{tmp_path}/x") == ("path_not_found", "from")
+    assert reason("a", f"{tmp_path}/no/x") == ("path_not_found", "to")
+    assert reason("a", f"{tmp_path}/dir", replace=True) == ("is_a_directory", "to")
+    assert reason("dir", f"{tmp_path}/a", replace=True) == ("not_a_directory", "to")
     assert reason("a", "/proc/x")[0] in {"path_denied", "path_not_found"}
     assert reason("a", "") == ("bad_request", "to")
     assert reason("a", "x", more=1) == ("bad_request", "more")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
 import tempfile
 import time
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sandman import names
+from sandman import names, wire
 from tests.unit.daemon.harness import ROOT, Daemon, problem
 
 if TYPE_CHECKING:
@@ -330,3 +331,9 @@ def test_large_file_digest_through_stdin(daemon: Daemon) -> None:
     result = daemon.exec(argv=["sha256sum"], stdin_b64=body)
     assert result.stdout.split()[0].decode() == hashlib.sha256(data).hexdigest()
     assert names.MEDIA_JSON in daemon.client.get("/v1/info").headers["content-type"]
+
+
+def test_4_the_end_of_stdin_carries_no_bytes(daemon: Daemon) -> None:
+    request = wire.encode_frame(wire.REQUEST, json.dumps({"argv": ["cat"]}).encode())
+    refused = problem(daemon.upload(request + wire.encode_frame(wire.STDIN_CLOSE, b"lost")))
+    assert (refused["reason"], refused["field"]) == ("bad_request", "body")

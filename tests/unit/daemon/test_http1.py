@@ -135,3 +135,20 @@ def test_fuzzed_trailers_and_blanks_that_others_take_are_taken() -> None:
 def test_fuzzed_option_with_latin_1_blanks_is_no_close(option: str) -> None:
     head = f"GET / HTTP/1.1\r\nHost: x\r\nConnection: {option}".encode("latin-1")
     assert http1.parse_head(head).keep_alive
+
+
+@pytest.mark.parametrize(
+    "early",
+    [b"GET / HTTP/1.1\nHost: x\n", b"\n", b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\nX: \0"],
+)
+def test_what_no_more_bytes_can_mend_is_refused_early(early: bytes) -> None:
+    with pytest.raises(BadRequestError):
+        http1.check_early(early)
+
+
+@given(st.integers(0, 74))
+def test_the_beginning_of_a_head_is_not_refused(size: int) -> None:
+    head = (
+        b"GET /x HTTP/1.1\r\nHost: x\r\nX-Name: caf\xe9\t1\r\nX-Last: the end of it is near\r\n\r"
+    )
+    http1.check_early(head[:size])

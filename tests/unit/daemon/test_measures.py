@@ -145,3 +145,10 @@ def test_61_a_large_request_before_does_not_hide_a_peak(
     assert result.peak_memory_bytes is not None
     assert 20 * 2**20 < result.peak_memory_bytes < 30 * 2**20
     assert running.exec(argv=["true"]).peak_memory_bytes is None
+
+
+def test_61_a_small_orphan_does_not_stand_for_its_command(first: Daemon) -> None:
+    """How much its first process had is not known: it may be more than what the orphan had."""
+    result = first.sh("(sh -c : &); sleep 0.3")
+    assert result.exit_code == 0
+    assert result.peak_memory_bytes is None

@@ -1,11 +1,9 @@
-"""`/v1/processes`: points 17, 20, 26, 39, 52 and 53: start, follow, come back, feed, signal, end."""
+"""`/v1/processes`: starting, never twice, bounds and faults."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import random
 import signal
 import sys
 import threading
@@ -15,103 +13,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sandman import handles, names, wire
+from sandman import handles, wire
+from tests.unit.daemon.commands import MIB, ask, begin, call, ended, gaps, output
 from tests.unit.daemon.harness import (
     Daemon,
-    decode,
-    exec_request,
     head,
     joined,
     peak_kib,
     problem,
     processes_with,
-    read_all,
     wait_until,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import httpx
-
-MIB = 1024 * 1024
-FRAMES = f"Accept: {names.MEDIA_FRAMES}"
-
-
-def call(daemon: Daemon, method: str, path: str, **options: object) -> httpx.Response:
-    return daemon.client.request(method, f"/v1/processes{path}", **options)  # type: ignore[arg-type]
-
-
-def begin(daemon: Daemon, **body: object) -> handles.ProcessInfo:
-    response = call(daemon, "POST", "", json={"detached": True, **body})
-    assert response.status_code == 200, response.text
-    return handles.ProcessInfo.from_json(response.json())
-
-
-def ask(daemon: Daemon, exec_id: str, wait_s: float | None = None) -> handles.ProcessInfo:
-    query = "" if wait_s is None else f"?wait_s={wait_s}"
-    response = call(daemon, "GET", f"/{exec_id}{query}")
-    assert response.status_code == 200, response.text
-    return handles.ProcessInfo.from_json(response.json())
-
-
-def ended(daemon: Daemon, exec_id: str) -> wire.ExecResult:
-    result = ask(daemon, exec_id, 20).result
-    assert result is not None
-    return result
-
-
-def output(daemon: Daemon, exec_id: str, stdout: int = 0, stderr: int = 0) -> list[wire.Frame]:
-    response = call(daemon, "GET", f"/{exec_id}/output?stdout={stdout}&stderr={stderr}")
-    assert response.status_code == 200, response.text
-    return decode(response.content)
-
-
-def gaps(frames: list[wire.Frame]) -> list[handles.Gap]:
-    return [
-        handles.Gap.from_json(json.loads(frame.payload))
-        for frame in frames
-        if frame.type == wire.GAP
-    ]
-
-
-class Partial:
-    """What a reader has got when its connection breaks: offsets and bytes of each stream."""
-
-    def __init__(self) -> None:
-        self.got = {wire.STDOUT: b"", wire.STDERR: b""}
-        self.gaps: list[handles.Gap] = []
-        self.result: wire.ExecResult | None = None
-
-    def read(self, daemon: Daemon, exec_id: str, most: int) -> None:
-        """Follow from here, and hang up after so many bytes of the answer."""
-        offsets = f"stdout={len(self.got[wire.STDOUT])}&stderr={len(self.got[wire.STDERR])}"
-        with daemon.connect() as sock:
-            sock.sendall(head("GET", f"/v1/processes/{exec_id}/output?{offsets}"))
-            self.take(sock, most)
-
-    def take(self, sock, most: int) -> None:
-        data = b""
-        while len(data) < most and b"0\r\n\r\n" not in data[-5:]:
-            piece = sock.recv(min(65536, most - len(data)))
-            if not piece:
-                break
-            data += piece
-        frames = wire.FrameDecoder()
-        for frame in frames.feed(b"".join(chunks(data.partition(b"\r\n\r\n")[2]))):
-            if frame.type in self.got:
-                self.got[frame.type] += frame.payload
-            elif frame.type == wire.GAP:
-                self.gaps.append(handles.Gap.from_json(json.loads(frame.payload)))
-            elif frame.type == wire.EXIT:
-                self.result = wire.ExecResult.from_json(json.loads(frame.payload))
-
-
-def chunks(data: bytes):
-    """What is there of a chunked body, however it was cut."""
-    while (end := data.find(b"\r\n")) >= 0 and (size := int(data[:end], 16)):
-        yield data[end + 2 : end + 2 + size]
-        data = data[end + 4 + size :]
 
 
 # --- starting ------------------------------------------------------------------------------------
@@ -259,265 +174,6 @@ def test_53_a_command_that_did_not_start_tells_all_who_wait(start: Callable[...,
     assert problem(call(fresh, "GET", "/never"))["reason"] == "not_found"
 
 
-# --- output --------------------------------------------------------------------------------------
-
-
-def test_26_53_reattaching_at_any_byte_loses_and_repeats_nothing(daemon: Daemon) -> None:
-    dice = random.Random(53)
-    for turn in range(12):
-        name = f"cut-{turn}"
-        script = "for i in $(seq 1 4000); do echo out $i; [ $((i % 7)) = 0 ] && echo err $i >&2; done; exit 5"
-        begin(daemon, shell=script, exec_id=name, detached=bool(turn % 2))
-        reader = Partial()
-        while reader.result is None:
-            reader.read(daemon, name, dice.choice([1, 250, 1000, 5000, 20000, 10**7]))
-        numbers = range(1, 4001)
-        assert reader.got[wire.STDOUT] == "".join(f"out {n}\n" for n in numbers).encode()
-        errors = "".join(f"err {n}\n" for n in numbers if n % 7 == 0)
-        assert reader.got[wire.STDERR] == errors.encode()
-        assert (reader.result.exit_code, reader.gaps) == (5, [])
-
-
-def test_53_exec_that_lost_its_reader_is_read_on(daemon: Daemon) -> None:
-    dice = random.Random(54)
-    for turn in range(6):
-        name = f"lost-{turn}"
-        body = {"shell": "seq 1 60000; sleep 0.1; seq 1 1000 >&2", "exec_id": name}
-        reader = Partial()
-        with daemon.connect() as sock:
-            sock.sendall(exec_request({**body, "attached_grace_s": 10}, FRAMES))
-            reader.take(sock, dice.randrange(200, 300_000))
-        while reader.result is None:
-            reader.read(daemon, name, dice.choice([500, 30_000, 10**7]))
-        assert reader.got[wire.STDOUT] == "".join(f"{n}\n" for n in range(1, 60001)).encode()
-        assert reader.got[wire.STDERR] == "".join(f"{n}\n" for n in range(1, 1001)).encode()
-        assert (reader.result.exit_code, reader.gaps) == (0, [])
-
-
-def test_17_a_detached_command_is_not_held_up_by_its_reader(daemon: Daemon) -> None:
-    begin(daemon, shell="head -c 30M /dev/zero; echo done", exec_id="free", output_limit=MIB)
-    with daemon.connect() as sock:
-        sock.sendall(head("GET", "/v1/processes/free/output"))
-        result = ended(daemon, "free")  # though nobody has read a byte
-    assert (result.stdout_bytes, result.stdout_truncated) == (30 * MIB + 5, True)
-    assert (len(result.stdout), result.stdout[-5:]) == (MIB, b"done\n")
-
-
-def test_20_what_is_no_longer_kept_is_told(daemon: Daemon) -> None:
-    begin(daemon, shell="head -c 9M /dev/zero; echo end", exec_id="gap", output_limit=2 * MIB)
-    ended(daemon, "gap")
-    frames = output(daemon, "gap")
-    assert gaps(frames) == [handles.Gap("stdout", MIB, 8 * MIB + 4)]
-    assert len(joined(frames, wire.STDOUT)) == 2 * MIB
-    assert json.loads(frames[-1].payload)["stdout_truncated"]
-    frames = output(daemon, "gap", 5 * MIB)
-    assert gaps(frames) == [handles.Gap("stdout", 5 * MIB, 8 * MIB + 4)]
-    frames = output(daemon, "gap", 9 * MIB)
-    assert (gaps(frames), joined(frames, wire.STDOUT)) == ([], b"end\n")
-    assert not json.loads(frames[-1].payload)["stdout_truncated"]
-
-
-def test_26_an_attached_reader_gets_all_and_slows_the_command(start: Callable[..., Daemon]) -> None:
-    fresh = start()
-    begin(fresh, shell="head -c 40M /dev/zero", exec_id="slow", detached=False, output_limit=0)
-    with fresh.connect() as sock:
-        sock.sendall(head("GET", "/v1/processes/slow/output", "Connection: close"))
-        time.sleep(0.5)
-        assert ask(fresh, "slow").stdout_bytes < 30 * MIB
-        data = b"".join(chunks(read_all(sock).partition(b"\r\n\r\n")[2]))
-    frames = decode(data)
-    assert (len(joined(frames, wire.STDOUT)), gaps(frames)) == (40 * MIB, [])
-    assert peak_kib(fresh) < 60 * 1024
-
-
-def test_53_output_waits_for_the_reader_that_will_come(daemon: Daemon) -> None:
-    begin(daemon, shell="seq 1 500000", exec_id="patient", detached=False, output_limit=0)
-    time.sleep(0.3)
-    assert ask(daemon, "patient").stdout_bytes < MIB
-    frames = output(daemon, "patient")
-    assert joined(frames, wire.STDOUT) == "".join(f"{n}\n" for n in range(1, 500001)).encode()
-
-
-def test_53_a_reader_that_hangs_does_not_stop_the_one_that_came_back(daemon: Daemon) -> None:
-    begin(daemon, shell="head -c 60M /dev/zero", exec_id="hung", detached=False)
-    with daemon.connect() as sock:
-        sock.sendall(head("GET", "/v1/processes/hung/output"))
-        time.sleep(0.3)
-        assert ask(daemon, "hung").state == "running"
-        frames = output(daemon, "hung")
-    assert json.loads(frames[-1].payload)["stdout_bytes"] == 60 * MIB
-
-
-def test_26_offsets_that_cannot_be(daemon: Daemon) -> None:
-    begin(daemon, argv=["echo", "abc"], exec_id="offsets")
-    ended(daemon, "offsets")
-    found = problem(call(daemon, "GET", "/offsets/output?stdout=5"))
-    assert (found["field"], found["facts"]) == ("stdout", {"total": 4})
-    for bad in ("x", "-1", "", "9" * 19):
-        assert problem(call(daemon, "GET", f"/offsets/output?stderr={bad}"))["field"] == "stderr"
-
-
-def test_26_merged_streams_are_followed(daemon: Daemon) -> None:
-    begin(daemon, shell="echo a; echo b >&2", exec_id="merged", merge_stderr=True)
-    assert joined(output(daemon, "merged"), wire.STDOUT) == b"a\nb\n"
-    assert ask(daemon, "merged").stderr_bytes == 0
-
-
-# --- who leaves ----------------------------------------------------------------------------------
-
-
-def test_17_leaving_a_detached_command_does_nothing_to_it(daemon: Daemon, mark: str) -> None:
-    begin(daemon, shell=f"sleep 1; echo whole; : {mark}", exec_id="left")
-    for path in ("/left/output", "/left?wait_s=20"):
-        with daemon.connect() as sock:
-            sock.sendall(head("GET", f"/v1/processes{path}"))
-            time.sleep(0.1)
-    assert processes_with(mark)
-    assert ended(daemon, "left").stdout == b"whole\n"
-
-
-def test_18_an_attached_command_ends_when_nobody_reads_it(daemon: Daemon, mark: str) -> None:
-    body = {"shell": f"sleep 60; : {mark}", "detached": False, "attached_grace_s": 0.5}
-    begin(daemon, exec_id="lonely", **body)
-    with daemon.connect() as sock:
-        sock.sendall(head("GET", "/v1/processes/lonely/output"))
-        time.sleep(1)
-        assert processes_with(mark)
-    assert wait_until(lambda: not processes_with(mark), 3)
-    assert ended(daemon, "lonely").signal == signal.SIGTERM
-
-
-def test_18_exec_without_a_grace_ends_with_its_caller(daemon: Daemon, mark: str) -> None:
-    with daemon.connect() as sock:
-        sock.sendall(exec_request({"shell": f"sleep 60; : {mark}", "exec_id": "bound"}, FRAMES))
-        assert wait_until(lambda: processes_with(mark))
-    assert wait_until(lambda: not processes_with(mark), 2)
-    assert ended(daemon, "bound").exit_code == 143
-
-
-def test_18_exec_with_a_grace_ends_after_it(daemon: Daemon, mark: str) -> None:
-    body = {"shell": f"sleep 60; : {mark}", "attached_grace_s": 0.7}
-    with daemon.connect() as sock:
-        sock.sendall(exec_request(body))
-        assert wait_until(lambda: processes_with(mark))
-    time.sleep(0.3)
-    assert processes_with(mark)
-    assert wait_until(lambda: not processes_with(mark), 3)
-
-
-# --- stdin, signals, the end ---------------------------------------------------------------------
-
-
-def feed(daemon: Daemon, name: str, data: bytes, query: str = "") -> httpx.Response:
-    return call(daemon, "POST", f"/{name}/stdin{query}", content=data)
-
-
-def test_26_stdin_comes_in_pieces_each_byte_once(daemon: Daemon) -> None:
-    begin(daemon, argv=["cat"], exec_id="fed", stdin="one ", stdin_open=True)
-    assert feed(daemon, "fed", b"two ").json()["stdin_bytes"] == 8
-    assert feed(daemon, "fed", b"three", "?offset=8").json()["stdin_bytes"] == 13
-    assert feed(daemon, "fed", b"three", "?offset=8").json()["stdin_bytes"] == 13
-    assert feed(daemon, "fed", b"ree!", "?offset=10").json()["stdin_bytes"] == 14
-    ahead = problem(feed(daemon, "fed", b"x", "?offset=99"))
-    assert (ahead["reason"], ahead["facts"]) == ("conflict", {"stdin_bytes": 14})
-    assert ask(daemon, "fed").state == "running"
-    assert feed(daemon, "fed", b"", "?close=1").status_code == 200
-    assert ended(daemon, "fed").stdout == b"one two three!"
-    assert feed(daemon, "fed", b"ee!", "?offset=11&close=1").status_code == 200
-    assert problem(feed(daemon, "fed", b"late"))["field"] == "stdin"
-
-
-def test_26_much_stdin_through_a_slow_command(daemon: Daemon) -> None:
-    data = os.urandom(MIB)
-    begin(daemon, shell="sleep 0.3; sha256sum", exec_id="much", stdin_open=True)
-    assert feed(daemon, "much", data, "?close=1").json()["stdin_bytes"] == MIB
-    assert ended(daemon, "much").stdout.split()[0].decode() == hashlib.sha256(data).hexdigest()
-    assert problem(feed(daemon, "much", bytes(MIB + 1)))["reason"] == "too_large"
-
-
-def test_26_stdin_that_is_not_read_is_taken_in_part(start: Callable[..., Daemon], tmp_path) -> None:
-    script = tmp_path / "slow.py"
-    script.write_text(
-        "import sys\nfrom daemon import handles\nhandles._STDIN_WAIT_S = 0.2\n"
-        "from daemon.__main__ import main\nsys.exit(main())\n"
-    )
-    fresh = start(program=(sys.executable, str(script)))
-    begin(fresh, argv=["sleep", "30"], exec_id="deaf", stdin_open=True)
-    taken = feed(fresh, "deaf", bytes(MIB), "?close=1").json()["stdin_bytes"]
-    assert 0 < taken < MIB
-    assert ask(fresh, "deaf").state == "running"
-
-
-def test_26_without_an_open_stdin_there_is_nothing_to_feed(daemon: Daemon) -> None:
-    begin(daemon, argv=["cat"], exec_id="closed")
-    assert ended(daemon, "closed").exit_code == 0
-    assert problem(feed(daemon, "closed", b"x"))["field"] == "stdin_open"
-    begin(daemon, argv=["cat"], exec_id="given", stdin="given")
-    assert ended(daemon, "given").stdout == b"given"
-
-
-@pytest.mark.parametrize("given", ["USR1", "sigusr1", int(signal.SIGUSR1)])
-def test_26_signals_by_name_and_number(daemon: Daemon, given: object) -> None:
-    name = f"sig-{given}"
-    begin(
-        daemon,
-        shell="trap 'echo got; exit 9' USR1; echo up; while :; do sleep 0.01; done",
-        exec_id=name,
-    )
-    assert wait_until(lambda: ask(daemon, name).stdout_bytes)
-    assert call(daemon, "POST", f"/{name}/signal", json={"signal": given}).status_code == 204
-    result = ended(daemon, name)
-    assert (result.exit_code, result.stdout) == (9, b"up\ngot\n")
-    late = problem(call(daemon, "POST", f"/{name}/signal", json={"signal": given}))
-    assert late["reason"] == "conflict"
-
-
-def test_26_signals_to_the_leader_or_to_all(daemon: Daemon, mark: str) -> None:
-    script = f"setsid sh -c 'sleep 60; : {mark}' & trap '' TERM; echo up; wait; wait"
-    begin(daemon, shell=script, exec_id="tree")
-    assert wait_until(lambda: processes_with(mark))
-    assert wait_until(lambda: ask(daemon, "tree").stdout_bytes)  # its trap is set
-    call(daemon, "POST", "/tree/signal", json={"signal": "TERM"})
-    time.sleep(0.1)
-    assert ask(daemon, "tree").state == "running"
-    call(daemon, "POST", "/tree/signal", json={"signal": "KILL", "tree": True})
-    assert ended(daemon, "tree").signal == signal.SIGKILL
-    assert wait_until(lambda: not processes_with(mark))
-
-
-@pytest.mark.parametrize("given", ["NOPE", "", 0, 9999, None, True])
-def test_26_signals_that_are_none(daemon: Daemon, given: object) -> None:
-    begin(daemon, argv=["sleep", "5"], exec_id="nosig")
-    answer = call(daemon, "POST", "/nosig/signal", json={"signal": given})
-    assert problem(answer)["field"] == "signal"
-
-
-def test_26_a_kill_ends_the_whole_tree_and_may_be_repeated(daemon: Daemon, mark: str) -> None:
-    script = f"trap 'echo bye; exit 1' TERM; setsid sh -c 'sleep 60; : {mark}' & sleep 60 & wait"
-    begin(daemon, shell=script, exec_id="doomed")
-    assert wait_until(lambda: processes_with(mark))
-    for _ in range(3):
-        assert call(daemon, "DELETE", "/doomed").status_code == 204
-    result = ended(daemon, "doomed")
-    assert (result.exit_code, result.stdout, result.timed_out) == (1, b"bye\n", False)
-    assert wait_until(lambda: not processes_with(mark))
-    assert call(daemon, "DELETE", "/doomed").status_code == 204
-
-
-def test_26_a_kill_after_the_end_ends_what_was_left(daemon: Daemon, mark: str) -> None:
-    begin(daemon, shell=f"setsid sh -c 'sleep 60; : {mark}' >/dev/null 2>&1 & :", exec_id="server")
-    assert ended(daemon, "server").exit_code == 0
-    assert wait_until(lambda: processes_with(mark))
-    call(daemon, "DELETE", "/server")
-    assert wait_until(lambda: not processes_with(mark), 3)
-
-
-def test_15_a_detached_command_has_its_timeout(daemon: Daemon) -> None:
-    begin(daemon, shell="echo early; sleep 60", exec_id="timed", timeout_s=0.3)
-    result = ended(daemon, "timed")
-    assert (result.timed_out, result.stdout) == (True, b"early\n")
-
-
 # --- bounds and faults ---------------------------------------------------------------------------
 
 
@@ -610,3 +266,11 @@ def test_descriptors_are_given_back(start: Callable[..., Daemon]) -> None:
             sock.recv(10)
         ended(fresh, f"d{number}")
     assert wait_until(lambda: count() <= before + 2)
+
+
+def test_18_no_grace_may_be_said_where_it_means_something(daemon: Daemon) -> None:
+    assert daemon.exec(argv=["true"], attached_grace_s=0).exit_code == 0
+    refused = problem(call(daemon, "POST", "", json={"argv": ["true"], "attached_grace_s": 0}))
+    assert (refused["reason"], refused["field"]) == ("bad_request", "attached_grace_s")
+    started = begin(daemon, argv=["true"], attached_grace_s=0, detached=True)
+    assert ended(daemon, started.exec_id).exit_code == 0

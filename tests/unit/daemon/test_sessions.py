@@ -332,3 +332,18 @@ def test_10_another_user_has_a_terminal_and_job_control(daemon: Daemon, kind: st
         result = one.run("sleep 60", timeout_s=0.2)
         assert (result.state, result.timed_out) == ("idle", True)
         assert one.out("echo back") == "back\n"
+
+
+def test_who_asks_again_for_a_session_that_has_ended_is_told_so(daemon: Daemon) -> None:
+    body = {"name": "again", "shell": "sh", "rc": False, "key": "k"}
+    with Shell(daemon, **body) as one:
+        assert one.run("exit 3").exit_code == 3
+        answer = daemon.client.post("/v1/sessions", json={**body, "startup_timeout_s": 20})
+        assert answer.status_code == 200, answer.text
+        told = answer.json()
+        assert (told["state"], told["exit_code"], told["pid"]) == ("ended", 3, one.info.pid)
+
+
+def test_its_terminal_may_be_as_large_as_any(daemon: Daemon) -> None:
+    with Shell(daemon, shell="sh", rows=65535, columns=65535) as one:
+        assert one.out("stty size", interactive=True) == "65535 65535\n"

@@ -200,14 +200,14 @@ def test_61_orphans_count_to_what_their_command_used(
 ) -> None:
     running: Daemon = request.getfixturevalue(which)
     # Its parent is the subshell, which ends at once: nobody but the daemon waits for it.
-    orphan = f"{sys.executable} -I -S -c '{BURN}'"
+    orphan = f"{sys.executable} -I -S -c 'kept = bytearray(80 << 20)\n{BURN}'"
     script = f"pid=$({orphan} >/dev/null & echo $!); while kill -0 $pid; do sleep 0.02; done"
     result = running.sh(script)
     assert result.exit_code == 0
     assert result.cpu_s is not None
     assert result.cpu_s > 0.3
     assert result.peak_memory_bytes is not None
-    assert result.peak_memory_bytes > 1_000_000
+    assert 80 << 20 < result.peak_memory_bytes < 160 << 20
 
 
 def test_61_what_a_kill_ended_counts_too(first: Daemon) -> None:

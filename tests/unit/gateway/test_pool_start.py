@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import trio
 
+from gateway import versions
 from gateway.config import Settings
 from gateway.model import Ending
 from sandman import names, wire
@@ -17,6 +18,7 @@ from sandman.errors import (
     OomError,
     UnreachableError,
     UnschedulableError,
+    VersionSkewError,
 )
 from tests.fakes.cluster import FakeCluster
 from tests.unit.gateway.test_pool import running, want
@@ -51,6 +53,47 @@ async def test_a_pod_that_never_starts_says_what_it_waits_for(autojump_clock, st
             await one.allocate("acme", want(wait_s=500.0), None)
         assert cluster.pods == {}
         is_whole(one)
+
+
+@pytest.mark.parametrize(
+    ("version", "behind"),
+    [("0.0.1", None), ("0.2.5", None), ("0.3.0", "the gateway"), ("next", "the pool's pods")],
+)
+async def test_a_daemon_too_old_or_too_new_is_nobodys_sandbox(autojump_clock, version, behind):
+    """Its placeholders are not given, and the pod that is made in their stead has the same daemon."""
+    cluster = FakeCluster()
+    cluster.version = version
+    cluster.pool()
+    pod = cluster.placeholder()
+    async with running(cluster) as one:
+        await trio.sleep(20.0)
+        assert (one._roster.skewed == {pod.uid}) is (behind is not None)
+        if behind is None:
+            assert (await one.allocate("acme", want(), None)).instance.uid == pod.uid
+            return
+        with pytest.raises(
+            VersionSkewError, match=f"version {version}.* Upgrade {behind}"
+        ) as caught:
+            await one.allocate("acme", want(), None)
+        assert (caught.value.cause, caught.value.retryable) == ("infrastructure", False)
+        assert set(cluster.pods) == {pod.uid}
+        cluster.version = versions.OWN
+        await trio.sleep(60.0)
+        assert one._roster.skewed == set()
+        assert (await one.allocate("acme", want(), None)).instance.uid == pod.uid
+
+
+async def test_one_that_goes_is_counted_no_more(autojump_clock):
+    cluster = FakeCluster()
+    cluster.version = "0.3.0"
+    cluster.pool()
+    pod = cluster.placeholder()
+    async with running(cluster) as one:
+        await trio.sleep(5.0)
+        assert one._roster.skewed == {pod.uid}
+        cluster.remove(pod.uid, Ending("deleted", "somebody deleted it"))
+        await trio.sleep(1.0)
+        assert one._roster.skewed == set()
 
 
 async def test_a_daemon_that_never_answers_is_unreachable(autojump_clock):

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from gateway import sizing
 from gateway.model import Amounts, Assignment, Bounds, Broken, Ending, Instance, PoolSpec, Tier
-from gateway.provider import ClaimLostError, RefusedError, kubernetes, pods
+from gateway.provider import BusyError, ClaimLostError, RefusedError, kubernetes, pods
 from gateway.provider.kubernetes import KubernetesProvider
 from sandman import names
 from sandman.errors import (
@@ -251,6 +251,22 @@ async def test_a_claim_that_met_another_writer_is_tried_again():
         server.faults = [once(409, "Conflict", "PATCH")] * 3
         with pytest.raises(RefusedError, match="Conflict"):
             await provider.claim(other, assignment())
+        server.faults = [once(409, "Conflict", "PATCH")] * 3
+        with pytest.raises(BusyError):
+            await provider.claim(other, assignment())
+
+
+async def test_a_creation_that_met_others_at_the_quota_is_tried_again_and_then_by_fewer():
+    """The quota's count is one object, which all creations of a namespace write: nothing was made."""
+    race = 'Operation cannot be fulfilled on resourcequotas "sandman-pods"'
+    async with provided() as (server, provider, _):
+        server.faults = [once(409, "Conflict", "POST", race)] * 2
+        assert (await provider.create(SPEC, "cold-1", assignment(tier=Tier.COLD))).name == "cold-1"
+        assert provider.claim_writes["cold"] == 3
+        server.faults = [once(409, "Conflict", "POST", race)] * 3
+        with pytest.raises(BusyError, match="resourcequotas"):
+            await provider.create(SPEC, "cold-2", assignment(tier=Tier.COLD))
+        assert len(server.all("pods")) == 1
 
 
 @pytest.mark.parametrize(

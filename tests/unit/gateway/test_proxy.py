@@ -8,11 +8,12 @@ import dataclasses
 import pytest
 import trio
 
+from gateway import reach
 from gateway.allocation import Allocation
 from gateway.config import Settings
 from gateway.daemons import LostError
 from gateway.model import Ending, Instance
-from gateway.proxy import Proxy, RequestBody, has_body, request_headers
+from gateway.proxy import Proxy, RequestBody, Target, has_body, request_headers
 from gateway.registry import Registry
 from gateway.roster import Roster
 from gateway.upstream import Upstream
@@ -62,6 +63,10 @@ async def proxied():
                 await upstream.aclose()
 
 
+def in_time() -> float:
+    return trio.current_time() + reach.REACH_S
+
+
 def scope(method: str = "GET", *headers: tuple[bytes, bytes], version: str = "1.1") -> dict:
     return {"type": "http", "method": method, "headers": list(headers), "http_version": version}
 
@@ -75,7 +80,8 @@ async def forward(proxy: Proxy, instance: Instance, *, method="GET", receive=Non
         sent.append(message)
 
     headers = [(b"transfer-encoding", b"chunked")] if receive else []
-    call = proxy.forward(instance, "b1", "/v1/files?path=/x")
+    target = Target(instance, "b1", in_time())
+    call = proxy.forward(target, "/v1/files?path=/x")
     await call(scope(method, *headers), receive or trio.sleep_forever, send or keep)
     return sent
 
@@ -105,7 +111,7 @@ async def test_cut_there_the_state_is_whole(at, cause):
 
             async def run() -> None:
                 if at == "boot":
-                    await proxy.boot_id(instance)
+                    await proxy.boot_id(instance, in_time())
                 else:
                     receive = hang if at == "upload" else None
                     await forward(
@@ -149,11 +155,11 @@ async def test_a_sandbox_in_the_making_is_starting_and_not_dead(info):
     async with proxied() as (daemon, proxy, instance, _):
         daemon.script = says(answer(info))
         with pytest.raises(UnreachableError, match="starting") as caught:
-            await proxy.boot_id(dataclasses.replace(instance, previous_boot_id="b0"))
+            await proxy.boot_id(dataclasses.replace(instance, previous_boot_id="b0"), in_time())
         assert caught.value.retry_after == 1.0
         assert not proxy.has_met(instance.uid)
         daemon.script = says(answer(b'{"boot_id":"b1","claim_id":"c1"}'))
-        assert await proxy.boot_id(instance) == "b1"
+        assert await proxy.boot_id(instance, in_time()) == "b1"
         assert proxy.has_met(instance.uid)
 
 
@@ -161,7 +167,7 @@ async def test_a_daemon_with_anothers_claim_is_not_the_sandbox():
     async with proxied() as (daemon, proxy, instance, _):
         daemon.script = says(answer(b'{"boot_id":"b1","claim_id":"c2"}'))
         with pytest.raises(DiedError):
-            await proxy.boot_id(instance)
+            await proxy.boot_id(instance, in_time())
 
 
 # --- why a sandbox went silent ---

@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from gateway import upstream
+from gateway import dialling, upstream
 from gateway.config import Settings
 from gateway.daemons import LostError, NotListeningError
 from gateway.model import Instance
@@ -287,7 +287,7 @@ async def test_nobody_there_is_a_loss_of_a_call_that_never_went_out(fast_clock):
         with pytest.raises(LostError, match="no connection") as caught:
             await call(way, instance)
         assert caught.value.sent is False
-        assert trio.current_time() - begun >= sum(upstream.DIAL_PAUSES_S)
+        assert trio.current_time() - begun >= sum(dialling.DIAL_PAUSES_S)
 
 
 async def test_one_that_drops_packets_is_given_up_in_time(autojump_clock, monkeypatch):

@@ -276,6 +276,16 @@ async def test_an_answer_that_breaks_off_is_as_good_as_none(gateway: FakeGateway
 
 
 @on_backends
+async def test_releases_do_not_cost_connections(gateway: FakeGateway) -> None:
+    """An answer without a body ends with its head: the next call need not shake hands anew."""
+    async with Client(gateway.url, TOKEN) as client:
+        for _ in range(3):
+            async with client.sandbox(heartbeat=False):
+                pass
+        assert gateway.connections == 1
+
+
+@on_backends
 async def test_refusals_do_not_cost_connections(gateway: FakeGateway) -> None:
     async with Client(gateway.url, TOKEN) as client:
         for _ in range(5):

@@ -262,6 +262,15 @@ def test_an_answer_that_breaks_off_is_as_good_as_none(gateway: FakeGateway) -> N
             client.pools()
 
 
+def test_releases_do_not_cost_connections(gateway: FakeGateway) -> None:
+    """An answer without a body ends with its head: the next call need not shake hands anew."""
+    with Client(gateway.url, TOKEN) as client:
+        for _ in range(3):
+            with client.sandbox(heartbeat=False):
+                pass
+        assert gateway.connections == 1
+
+
 def test_refusals_do_not_cost_connections(gateway: FakeGateway) -> None:
     with Client(gateway.url, TOKEN) as client:
         for _ in range(5):
