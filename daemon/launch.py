@@ -219,7 +219,8 @@ def _explain_program(error: OSError, program: Program) -> SandmanError | StartFa
         if os.path.exists(os.path.join(program.cwd, program.paths[0])):
             message = f"{name}: its interpreter or loader is not in the image"
         return StartFailedError(127, NOT_FOUND, f"{message}\n")
-    if error.errno == errno.E2BIG:
+    # gVisor's kernel says of one string that is too long what others say of a path.
+    if error.errno == errno.E2BIG or (error.errno == errno.ENAMETOOLONG and _has_long(program)):
         return StartFailedError(126, TOO_LONG, f"{message}: {what_is_too_long(program)}\n")
     if error.errno in _NO_ROOM:
         return StartFailedError(126, NO_ROOM, f"{message}\n")
@@ -239,6 +240,13 @@ def _name(program: Program) -> str:
 def shown(text: str) -> str:
     """The text, short enough for a person to read what else is said."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _has_long(program: Program) -> bool:
+    """Whether one argument or variable is longer than the kernel takes."""
+    sizes = [len(text) for text in program.argv]
+    sizes += [len(key) + len(value) + 1 for key, value in program.environment.items()]
+    return max(sizes) > kernel.most_of_one_string()
 
 
 def what_is_too_long(program: Program) -> str:

@@ -55,8 +55,26 @@ class Terminal:
     def reset(self) -> None:
         """As it was at first, whatever a program did to it; what was typed and not read is gone."""
         termios.tcsetattr(self._slave, termios.TCSANOW, self._modes)
-        termios.tcflush(self._slave, termios.TCIFLUSH)
-        termios.tcflow(self._slave, termios.TCOON)
+        try:
+            termios.tcflush(self._slave, termios.TCIFLUSH)
+            termios.tcflow(self._slave, termios.TCOON)
+        except (
+            termios.error
+        ):  # gVisor's terminals know neither, nor can a program stop their output
+            self._drain()
+
+    def _drain(self) -> None:
+        """Read away what was typed, also the beginning of a line."""
+        raw = list(self._modes)
+        raw[3] = 0
+        termios.tcsetattr(self._slave, termios.TCSANOW, raw)
+        try:
+            while os.read(self._slave, _CHUNK_BYTES):
+                pass
+        except BlockingIOError:
+            pass
+        finally:
+            termios.tcsetattr(self._slave, termios.TCSANOW, self._modes)
 
     def read(self) -> bytes:
         """What was written to it; empty when there is nothing just now."""
@@ -86,16 +104,23 @@ class Terminal:
 
     @property
     def foreground(self) -> int:
-        """The group of processes that the terminal's keys go to; 0: none."""
+        """The group of processes that the terminal's keys go to; 0: none, or nobody says."""
+        return self._group() or 0
+
+    def _group(self) -> int | None:
+        """The same; None: this kernel tells it to those alone who sit at the terminal, as gVisor does."""
         try:
             return os.tcgetpgrp(self.master)
         except OSError:
-            return 0
+            return None
 
     def _signal(self, number: signal.Signals, key: bytes) -> None:
         # By a signal first: a program may have turned the keys off. But another user's programs, as
         # with sudo, take it from their terminal alone.
-        group = self.foreground
+        group = self._group()
+        if group is None:
+            self.keys.feed(key)
+            return
         if group <= 1:
             return
         try:

@@ -68,6 +68,8 @@ def caged() -> Iterator[harness.Daemon]:
             prefix = (*entered, *_OWN_NAMESPACES, "sh", "-c", _SETUP, "sh", *places)
             running = harness.start(*prefix, program=(python, "-m", "daemon", "serve"))
             try:
+                line = Path(f"/proc/{running.pid}/cmdline").read_bytes()
+                assert b"daemon" in line.split(b"\0"), f"not the daemon is watched: {line!r}"
                 yield running
             finally:
                 running.stop()

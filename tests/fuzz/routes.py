@@ -156,9 +156,14 @@ def broken_off(ask: asks.Ask) -> bool:
     return ask.target.startswith(("/v1/files?path=/proc", "/v1/archive"))
 
 
+def is_forgotten(status: int, body: bytes) -> bool:
+    """Whether a command of that name has run, over a thousand others ago: the one doubt that is no fault."""
+    return status == 502 and b"how it ended is forgotten" in body
+
+
 def judge(ask: asks.Ask, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
     """Raise unless this can be the answer."""
-    if status not in STATUSES:
+    if status not in STATUSES and not is_forgotten(status, body):
         raise FindingError(f"status {status}: {shown(ask)}: {body[:500]!r}")
     if status >= 400 and ask.method != "HEAD":
         problem = json.loads(body)

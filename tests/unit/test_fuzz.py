@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
+from sandman import names
+from sandman.errors import OutcomeUnknownError
 from tests.fuzz import asks, routes
 from tests.fuzz.choices import Choices, pieces
 from tests.fuzz.targets import CORPUS, TARGETS
@@ -43,6 +46,16 @@ def test_what_replays_is_the_same_at_each_replay() -> None:
     choices = Choices(b"\x01\x02\xff")
     assert (choices.of("abc"), choices.number(300), choices.is_spent) == ("b", 0x2FF % 300, True)
     assert choices.one_in(2) is False
+
+
+def test_fuzzed_names_that_are_forgotten_are_no_finding() -> None:
+    ask = asks.Ask("POST", "/v1/processes/c/signal")
+    headers = {b"content-type": names.MEDIA_PROBLEM.encode()}
+    forgotten = OutcomeUnknownError("command c has run; how it ended is forgotten")
+    routes.judge(ask, forgotten.status, headers, json.dumps(forgotten.problem()).encode())
+    lost = OutcomeUnknownError("lost")
+    with pytest.raises(routes.FindingError):
+        routes.judge(ask, lost.status, headers, json.dumps(lost.problem()).encode())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a root directory of its own")

@@ -90,6 +90,7 @@ class Partial:
 
 def chunks(data: bytes):
     """What is there of a chunked body, however it was cut."""
-    while (end := data.find(b"\r\n")) >= 0 and (size := int(data[:end], 16)):
+    start = 0
+    while (end := data.find(b"\r\n", start)) >= 0 and (size := int(data[start:end], 16)):
         yield data[end + 2 : end + 2 + size]
-        data = data[end + 4 + size :]
+        start = end + 4 + size

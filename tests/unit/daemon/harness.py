@@ -134,7 +134,7 @@ def start(
         text=True,
         **popen,  # type: ignore[call-overload]
     )
-    return Daemon(process, nested=prefix[:1] == ("unshare",))
+    return Daemon(process, nested="unshare" in prefix)
 
 
 def serve_by(python: object) -> tuple[str, ...]:

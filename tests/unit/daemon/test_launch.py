@@ -205,3 +205,23 @@ def test_what_the_sandbox_has_used_up_may_be_there_again(number: int) -> None:
         failure = launch.explain(refused, program)
         assert isinstance(failure, UnreachableError)
         assert (failure.cause, failure.retryable) == ("sandbox", True)
+
+
+@pytest.mark.parametrize(
+    ("argv", "environment"),
+    [
+        ((b"prog", b"x" * 140_000), {}),
+        ((b"prog",), {b"A": b"x" * 140_000}),
+    ],
+)
+def test_where_the_kernel_calls_it_a_name_it_is_still_an_argument(
+    argv: tuple[bytes, ...], environment: dict[bytes, bytes]
+) -> None:
+    """As gVisor's does; of short arguments that is said for a path."""
+    program = Program(argv, (b"/nowhere/prog",), b"/cwd", environment, None)
+    failure = launch.explain(os_error(errno.ENAMETOOLONG), program)
+    assert isinstance(failure, StartFailedError)
+    assert failure.reason == wire.TOO_LONG
+    other = explained(os_error(errno.ENAMETOOLONG))
+    assert isinstance(other, StartFailedError)
+    assert other.reason == wire.NOT_EXECUTABLE

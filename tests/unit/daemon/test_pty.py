@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import subprocess
+import termios
 import time
 from typing import TYPE_CHECKING
 
@@ -61,6 +63,42 @@ def test_a_full_terminal_takes_no_mark_and_a_read_makes_room(terminal: Terminal)
         assert size < 10_000_000
     assert wait_until(terminal.read)
     assert wait_until(lambda: terminal.mark(b"y"))
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_was_typed_and_not_read_is_gone_after_a_reset(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    """On gVisor's kernel a terminal cannot be told to forget it: it is read away."""
+
+    def refuse(*_: object) -> None:
+        raise termios.error(25, "Not a tty")
+
+    if not is_known:
+        monkeypatch.setattr(termios, "tcflush", refuse)
+    for typed in (b"a line\nthe beginning of another", b""):
+        os.write(terminal.master, typed)
+        terminal.reset()
+        os.write(terminal.master, b"new\n")
+        program = leader(terminal, "read line; printf '%s-' \"$line\"")
+        assert program.wait(10) == 0
+        assert read(terminal, b"-") == b"new-"
+
+
+def test_where_the_foreground_is_not_told_the_key_is_typed(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on gVisor's kernel, which answers only who sits at the terminal."""
+
+    def refuse(_: int) -> int:
+        raise OSError(25, "Not a tty")
+
+    program = leader(terminal, "echo begun; exec sleep 60")
+    assert read(terminal, b"begun\n") == b"begun\n"
+    monkeypatch.setattr(os, "tcgetpgrp", refuse)
+    assert terminal.foreground == 0
+    terminal.interrupt()
+    assert program.wait(10) == -signal.SIGINT
 
 
 def test_nothing_to_read_and_nobody_to_signal(terminal: Terminal) -> None:
