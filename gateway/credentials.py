@@ -42,18 +42,14 @@ class WatchedCredentials:
         self.on_change: Callable[[], None] = lambda: None
         """Called after each change of any of it."""
         self._unread = {names.API_KEYS_SECRET, names.CALLERS_CONFIG}
-        """What was not read once: until then nobody can be told that he is not known."""
+        self.told = trio.Event()
+        """Set once API keys and callers were read: until then that one is not among them says nothing."""
 
     def __repr__(self) -> str:
         return (
             f"<WatchedCredentials api_keys={len(self._api_keys)} rules={len(self._callers.rules)}"
             f" {self._keyring!r}>"
         )
-
-    @property
-    def are_read(self) -> bool:
-        """Whether API keys and callers were read once."""
-        return not self._unread
 
     @property
     def api_keys(self) -> Mapping[str, ApiKey]:
@@ -106,6 +102,8 @@ class WatchedCredentials:
             async for change in receive:
                 if isinstance(change, kube.Synced):
                     self._unread.discard(name)
+                    if not self._unread:
+                        self.told.set()
                 else:
                     gone = isinstance(change, kube.Deleted)
                     take(name, {} if gone else change.object.data or {})

@@ -238,7 +238,7 @@ class Gateway:
             for name, is_there in (
                 ("the list of pods", self.roster.synced.is_set()),
                 ("the signing keys", self.credentials.ready.is_set()),
-                ("the API keys", self.credentials.are_read),
+                ("the API keys", self.credentials.told.is_set()),
             )
             if not is_there
         ]

@@ -11,7 +11,7 @@ import time
 import pytest
 import trio
 
-from gateway import credentials, keysets, tokens
+from gateway import keysets, tokens
 from sandman import apikeys, names, wire
 from sandman.service import keyring
 from tests.fakes import jwks_site
@@ -166,12 +166,13 @@ async def test_a_key_is_rotated_and_its_reservations_and_tokens_live_on(bed, fas
         assert await works(made.json()["token"])
 
 
-async def test_before_keys_and_callers_were_read_nobody_is_refused(bed, fast_clock, monkeypatch):
+async def test_before_keys_and_callers_were_read_nobody_is_refused(bed, fast_clock):
     """A replica that has just begun would tell good callers that they are not known."""
-    monkeypatch.setattr(credentials.WatchedCredentials, "are_read", property(lambda _self: False))
     bed.give_keys()
     async with bed.server.links(1) as [link], bed.replica(link) as one:
-        await until(lambda: one.gateway.not_ready() == ["the API keys"])
+        await until(lambda: not one.gateway.not_ready())
+        one.gateway.credentials.told = trio.Event()
+        assert one.gateway.not_ready() == ["the API keys"]
         got = await one.client.get("/v1/sandboxes")
         assert (got.status_code, got.json()["reason"]) == (503, "unreachable")
         assert "the API keys" in got.json()["detail"]
