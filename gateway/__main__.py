@@ -111,8 +111,6 @@ def make_key(key_id: str, tenant: str, share: Share, identity: Identity | None =
     Raises:
         ValueError: id or tenant cannot be used.
     """
-    if not names.is_label(tenant):
-        raise ValueError(f"tenant {tenant!r}: use 1 to 63 of A-Z a-z 0-9 . _ -")
     token = tokens.make_api_key(key_id)
     entry = base64.b64encode(tokens.api_key_entry(token, tenant, share, identity)).decode()
     patch = json.dumps({"data": {key_id: entry}})

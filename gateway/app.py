@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
+from gateway import calls
 from gateway.handoff import BrokenAnswerError
 from gateway.proxy import BrokenBodyError, has_body
 from gateway.routes.context import Json
@@ -23,6 +24,7 @@ from gateway.routes.reservations import ReservationRoutes
 from gateway.routes.sandboxes import SandboxRoutes
 from gateway.routes.sockets import SocketRoutes
 from gateway.routes.status import StatusRoutes
+from gateway.routes.tokens import TokenRoutes
 from sandman import names
 from sandman.errors import (
     InternalError,
@@ -64,6 +66,7 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
             *ReservationRoutes(context).routes(),
             *LeaseRoutes(context).routes(),
             *NetworkRoutes(context).routes(),
+            *TokenRoutes(context).routes(),
             *StatusRoutes(metrics.render, not_ready).routes(),
         ],
         exception_handlers={
@@ -79,7 +82,7 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
     metrics.watch_sockets(lambda: sockets.tunnels.open)
     metrics.watch_pool(context.pool)
     metrics.watch_networks(context.pool.networks.enforced)
-    whole = ByKind(Lingering(application), sockets)
+    whole = calls.Ending(ByKind(Lingering(application), sockets), context.calls, edge.refuse)
     port = context.settings.metrics_port
     status = Starlette(routes=StatusRoutes(metrics.render_all, not_ready).routes())
     return ByPort(whole, {port: status}) if port else whole

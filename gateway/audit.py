@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from sandman import errors
+from sandman import errors, problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +72,7 @@ class Audit:
     ) -> None:
         if not self._speaks():
             return
-        kind = errors.by_reason().get(ending.reason, errors.DiedError)
+        kind = problems.by_reason().get(ending.reason, errors.DiedError)
         cause = ending.cause or kind.cause
         counts[ending.reason, cause] += 1
         log.info(

@@ -57,6 +57,14 @@ class Settings:
     server_name: str = f"sandman-gateway.{names.SYSTEM_NAMESPACE}.svc"
     """DNS name in the gateway's certificate; replicas verify each other by it."""
 
+    audience: str = "sandman"
+    """Audience that ServiceAccounts' tokens must be for. A token for the API server is not taken: whoever has
+    one could otherwise be passed on by any service that it was sent to."""
+
+    verdict_s: float = 30.0
+    """Seconds that a verdict on a token of others (ServiceAccount, JWT) holds: so long one that was revoked
+    there is taken, and so often the API server is asked about each that is in use."""
+
     wait_max_s: float = 600.0
     """Longest `wait_s` of an allocation: ten minutes, an image pull of many GiB."""
 

@@ -107,6 +107,11 @@ class Metrics:
         text = "Attachments that have ended, by reason and cause; told by the allocator alone."
         self._count("sandman_attachments_ended", text, ["reason", "cause"], lambda: ended)
 
+    def watch_authentications(self, counts: Mapping[tuple[str, str], int]) -> None:
+        """Read from this how many tokens were looked at, by kind and outcome."""
+        text = "Calls by the kind of their token, and what it was found to be."
+        self._count("sandman_authentications", text, ["kind", "outcome"], lambda: counts)
+
     def allocated(self, made: Ready) -> None:
         """A sandbox was handed over."""
         timings, tier = made.timings, made.instance.tier or "unknown"

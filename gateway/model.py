@@ -7,11 +7,12 @@ import enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.steps import NO_STEPS
-from sandman import errors, names
+from sandman import errors, names, problems
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gateway.proofs import Proof
     from gateway.steps import Steps
 
 
@@ -114,6 +115,9 @@ class Principal:
     share: Share = DEFAULT_SHARE
     identity: Identity | None = None
     """None: the cluster knows nothing of this caller."""
+    may: tuple[str, ...] = ()
+    """What the sandbox's token is good for (`scopes`); nothing said: all of it."""
+    proof: Proof | None = dataclasses.field(default=None, compare=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +196,7 @@ class Ending:
 
     def error(self, sandbox: str) -> errors.SandmanError:
         """The error that every call to the sandbox gets from now on."""
-        kind = errors.by_reason().get(self.reason, errors.DiedError)
+        kind = problems.by_reason().get(self.reason, errors.DiedError)
         return kind(self.detail, sandbox=sandbox, cause=self.cause, facts=self.facts)
 
 

@@ -96,6 +96,7 @@ if TYPE_CHECKING:
         SandboxFaultError,
         SandmanError,
         TerminalUnsupportedError,
+        ThrottledError,
         TooLargeError,
         UnauthenticatedError,
         UnreachableError,
@@ -116,7 +117,7 @@ __all__ = [
     "PrepareFailedError", "Process", "ProcessInfo", "Progress", "QuotaError", "ReleasedError", "Remote",
     "Reservation", "ReservationInfo", "ReservationOptions", "Resources", "Retry", "Sandbox", "SandboxFaultError", "SandboxInfo", "SandboxOptions", "SandmanError", "Session",
     "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Step", "SyncClient", "Terminal",
-    "TerminalSpec", "TerminalUnsupportedError", "TooLargeError", "TreeInfo", "UnauthenticatedError",
+    "TerminalSpec", "TerminalUnsupportedError", "ThrottledError", "TooLargeError", "TreeInfo", "UnauthenticatedError",
     "UnreachableError", "UnschedulableError", "User", "UserUnsupportedError", "VersionSkewError", "WorkloadOptions", "__version__",
 ]  # fmt: skip
 

@@ -16,6 +16,7 @@
     │   ├── UserUnsupportedError       422 user_unsupported
     │   ├── TerminalUnsupportedError   422 terminal_unsupported
     │   ├── QuotaError                 429 quota              retryable
+    │   ├── ThrottledError             429 throttled          retryable
     │   ├── PrepareFailedError         422 prepare_failed
     │   ├── PathNotFoundError          404 path_not_found
     │   ├── IsADirectoryPathError      409 is_a_directory
@@ -209,6 +210,14 @@ class QuotaError(CallerError):
     retryable = True
 
 
+class ThrottledError(CallerError):
+    """Too many tokens that are not known came from the caller's address."""
+
+    reason = "throttled"
+    status = 429
+    retryable = True
+
+
 class PrepareFailedError(CallerError):
     """A step that the caller gave for the preparation failed; `facts` hold its index, exit code and output."""
 
@@ -389,11 +398,3 @@ class InternalError(InfrastructureError):
 
     reason = "internal"
     status = 500
-
-
-def by_reason(root: type[SandmanError] = SandmanError) -> dict[str, type[SandmanError]]:
-    """Every class of the tree by its reason."""
-    found: dict[str, type[SandmanError]] = {}
-    for child in root.__subclasses__():
-        found |= {child.reason: child, **by_reason(child)}
-    return found

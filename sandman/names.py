@@ -17,6 +17,8 @@ KEYS_SECRET = "sandman-keys"  # noqa: S105 - the name of a Secret, not a secret
 """Signing keys shared by gateway and webhook. Made empty by the manifests, filled by the webhook."""
 API_KEYS_SECRET = "sandman-api-keys"  # noqa: S105
 """Hashes of callers' API keys: one entry a key id."""
+CALLERS_CONFIG = "sandman-callers"
+"""ConfigMap that says which ServiceAccounts and which issuers' tokens are which tenant's."""
 GATEWAY_TLS_SECRET = "sandman-gateway-tls"  # noqa: S105
 WEBHOOK_TLS_SECRET = "sandman-webhook-tls"  # noqa: S105
 WEBHOOK_CONFIGURATION = "sandman-webhook"
@@ -184,6 +186,8 @@ MEDIA_TAR = "application/x-tar"
 
 ENV_URL = "SANDMAN_URL"
 ENV_TOKEN = "SANDMAN_TOKEN"  # noqa: S105
+ENV_TOKEN_FILE = "SANDMAN_TOKEN_FILE"  # noqa: S105
+"""Of a file with the token, which is read for each call: who renews it need not tell the client."""
 ENV_CA = "SANDMAN_CA"
 
 # --- what Kubernetes takes as a label's value ----------------------------------------------------

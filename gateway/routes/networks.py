@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import trio
 from starlette.routing import Route
 
-from gateway import choice, policy, views
-from gateway.routes import parse
+from gateway import choice, policy, scopes, views
+from gateway.routes import changes
 from gateway.routes.context import Json, json_body
 from gateway.routes.forward import living
 from sandman.errors import NetworkUnsupportedError
@@ -36,7 +36,7 @@ class NetworkRoutes:
     async def list(self, request: Request) -> Response:
         """`GET /v1/networks`."""
         context = self._context
-        principal = context.principal(request)
+        principal = await context.principal(request)
         policy.may_manage(principal)
         networks = context.pool.networks
         shown = {
@@ -51,11 +51,11 @@ class NetworkRoutes:
     async def change(self, request: Request) -> Response:
         """`PUT /v1/sandboxes/{id}/network`: written, and then probed until it is so."""
         context, begun = self._context, trio.current_time()
-        principal = context.principal(request)
+        principal = await context.principal(request)
         policy.may_manage(principal)
         body = await json_body(request, context.settings.body_max_bytes)
-        asked, wait_s = parse.network_change(body, context.settings)
-        instance = await living(context, principal, request.path_params["id"])
+        asked, wait_s = changes.network_change(body, context.settings)
+        instance = await living(context, principal, request.path_params["id"], scopes.MANAGE)
         if instance.place is not None:
             raise NetworkUnsupportedError(
                 "a workload's network is its owner's: attaching changes nothing of it",

@@ -65,7 +65,7 @@ def sandbox_request(body: Mapping[str, object], settings: Settings) -> SandboxRe
         run=run,
         labels=_labels(reader.raw("labels")),
         max_s=terms.max_s or settings.life_default_s,
-        wait_s=_wait(reader.seconds("wait_s", zero=True), settings),
+        wait_s=wait(reader.seconds("wait_s", zero=True), settings),
         count=reader.count("count", 1, COUNT_MAX, least=1) if reader.has("count") else None,
         gang=reader.flag("gang"),
         resources=_resources(reader.raw("resources")),
@@ -98,24 +98,6 @@ def network(value: object) -> str | None:
     if value is not None and not names.is_label(value):
         raise BadRequestError("network must be 1 to 63 of A-Z a-z 0-9 . _ -", field="network")
     return None if value is None else str(value)
-
-
-NETWORK_WAIT_S = 30.0
-"""Seconds for an egress profile to be in force: network plugins take some, and minutes only when they are ill."""
-
-
-def network_change(body: Mapping[str, object], settings: Settings) -> tuple[str, float]:
-    """The body of `PUT /v1/sandboxes/{id}/network`: the profile, and how long to probe.
-
-    Raises:
-        BadRequestError, NetworkUnsupportedError: names the field at fault.
-    """
-    reader = wire.Fields(body)
-    profile, wait_s = network(reader.raw("network")), reader.seconds("wait_s")
-    reader.finish()
-    if profile is None:
-        raise reader.fail("network", "the name of an egress profile")
-    return profile, NETWORK_WAIT_S if wait_s is None else _wait(wait_s, settings)
 
 
 def image(text: str | None) -> str | None:
@@ -367,7 +349,12 @@ def _owner(reader: wire.Fields | None) -> Owner | None:
     return owner
 
 
-def _wait(asked: float | None, settings: Settings) -> float:
+def wait(asked: float | None, settings: Settings) -> float:
+    """Seconds that a caller waits.
+
+    Raises:
+        BadRequestError: over the longest.
+    """
     if asked is not None and asked > settings.wait_max_s:
         raise BadRequestError(
             f"wait_s is over the longest wait of {settings.wait_max_s:g} s", field="wait_s"
@@ -394,4 +381,4 @@ def ask_query(pairs: Sequence[tuple[str, str]], settings: Settings) -> float:
         asked = -1.0
     if not asked >= 0:
         raise BadRequestError("wait_s must be a number of seconds, 0 or more", field="wait_s")
-    return _wait(asked, settings)
+    return wait(asked, settings)

@@ -276,7 +276,7 @@ class Sandbox:
 
     def port_headers(self) -> dict[str, str]:
         """What a request to `port_url` must carry; for the gateway alone, the server does not get it."""
-        return {"Authorization": f"Bearer {self._transport.settings.token}"}
+        return {"Authorization": f"Bearer {self._transport.settings.bearer}"}
 
     def release(self) -> None:
         """Let the sandbox go, with all that is in it. May be repeated: gone is gone.

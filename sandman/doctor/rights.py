@@ -31,6 +31,7 @@ _IN_SYSTEM = (
     *((f"{_LEASES}/{names.ALLOCATOR_LEASE}", verb) for verb in ("get", "patch")),
     (f"secrets/{names.KEYS_SECRET}", "get"),
     (f"secrets/{names.API_KEYS_SECRET}", "get"),
+    (f"configmaps/{names.CALLERS_CONFIG}", "get"),
 )
 _OF_WEBHOOK = (
     (f"secrets/{names.KEYS_SECRET}", "update"),
@@ -46,6 +47,7 @@ def accounts(cluster: Cluster) -> Iterator[Finding]:
         *((gateway, verb, what, names.SYSTEM_NAMESPACE) for what, verb in _IN_SYSTEM),
         *((webhook, verb, what, names.SYSTEM_NAMESPACE) for what, verb in _OF_WEBHOOK),
         (gateway, "create", "subjectaccessreviews.authorization.k8s.io", ""),
+        (gateway, "create", "tokenreviews.authentication.k8s.io", ""),
         (gateway, "watch", "nodes", ""),
         (webhook, "patch", configuration, ""),
     ]

@@ -150,10 +150,15 @@ async def test_what_the_pool_does_not_let_be_had(bed):
 async def test_another_tenant_and_the_token_of_a_sandbox_change_nothing(bed):
     made = await bed.allocate(image=BASE)
     assert (await change(bed, made, tenant="zeta", network="open")).status_code == 404
-    own = {"authorization": f"Bearer {made['token']}"}
-    path = f"/v1/sandboxes/{made['id']}/network"
-    refused = await bed.client.put(path, json={"network": "open"}, headers=own)
-    assert (refused.status_code, refused.json()["reason"]) == (403, "forbidden")
+    path = f"/v1/sandboxes/{made['id']}"
+    narrow = {"may": ["exec", "files", "ports", "look", "renew"]}
+    given = await bed.client.post(f"{path}/tokens", json=narrow, headers=bed.as_("acme"))
+    for token in (made["token"], given.json()["token"]):
+        own = {"authorization": f"Bearer {token}"}
+        refused = await bed.client.put(f"{path}/network", json={"network": "open"}, headers=own)
+        assert (refused.status_code, refused.json()["reason"]) == (403, "forbidden")
+        refused = await bed.client.get("/v1/networks", headers=own)
+        assert (refused.status_code, refused.json()["reason"]) == (403, "forbidden")
     assert ("network", "pod-1") not in bed.cluster.writes
 
 

@@ -133,6 +133,20 @@ def test_secrets_are_empty_so_that_applying_again_erases_nothing() -> None:
         assert one.value["metadata"]["namespace"] == names.SYSTEM_NAMESPACE
 
 
+def test_callers_are_empty_too() -> None:
+    config = get("ConfigMap", names.CALLERS_CONFIG)
+    assert not {"data", "binaryData", "immutable"} & set(config)
+    assert config["metadata"]["namespace"] == names.SYSTEM_NAMESPACE
+    (rule,) = [
+        rule
+        for one in of_kind("Role")
+        for rule in one.value["rules"]
+        if "configmaps" in rule["resources"]
+    ]
+    assert rule["resourceNames"] == [names.CALLERS_CONFIG]
+    assert rule["verbs"] == ["get", "list", "watch"]
+
+
 def test_ports() -> None:
     for name, port in (
         ("sandman-gateway", names.GATEWAY_PORT),
@@ -384,6 +398,7 @@ def test_in_the_whole_cluster_the_gateway_sees_nodes_and_asks_who_may() -> None:
     assert rules["sandman-gateway"] == [
         ([""], ["nodes"], read),
         (["authorization.k8s.io"], ["subjectaccessreviews"], ["create"]),
+        (["authentication.k8s.io"], ["tokenreviews"], ["create"]),
     ]
     assert rules["sandman-workloads"] == [([""], ["pods"], read)]
     bound = {one.value["roleRef"]["name"] for one in of_kind("RoleBinding", "ClusterRoleBinding")}

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.config import Settings
 from gateway.model import Purpose, Terms
-from gateway.routes import parse
+from gateway.routes import changes, parse
 from sandman.errors import BadRequestError, NetworkUnsupportedError
 
 SETTINGS = Settings()
@@ -174,7 +174,7 @@ def test_rules_of_a_callers_own_are_refused_and_not_passed_over(rules):
         parse.sandbox_request({"network": rules}, SETTINGS)
     assert caught.value.field == "network"
     with pytest.raises(NetworkUnsupportedError):
-        parse.network_change({"network": rules}, SETTINGS)
+        changes.network_change({"network": rules}, SETTINGS)
 
 
 @pytest.mark.parametrize("text", ["", "a b", "-", "x" * 64, "a,b", "*", 1, True])
@@ -185,8 +185,8 @@ def test_what_cannot_be_a_profiles_name(text):
 
 
 def test_a_change_of_the_network():
-    assert parse.network_change({"network": "open"}, SETTINGS) == ("open", 30.0)
-    assert parse.network_change({"network": "none", "wait_s": 2}, SETTINGS) == ("none", 2.0)
+    assert changes.network_change({"network": "open"}, SETTINGS) == ("open", 30.0)
+    assert changes.network_change({"network": "none", "wait_s": 2}, SETTINGS) == ("none", 2.0)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_change_of_the_network():
 )
 def test_a_change_that_is_none(body, field):
     with pytest.raises(BadRequestError) as caught:
-        parse.network_change(body, SETTINGS)
+        changes.network_change(body, SETTINGS)
     assert caught.value.field == field
 
 

@@ -78,7 +78,7 @@ def test_a_key_that_was_made_is_accepted_once_its_patch_is_applied(capsys):
         {name: base64.b64decode(value) for name, value in patch["data"].items()}
     )
     assert bad == []
-    assert tokens.check_api_key(token, keys).tenant == "acme"
+    assert tokens.check_api_key(token, keys, 0.0).tenant == "acme"
     assert keys["ci-1"].share.images == ("debian", "r.example/**")
     assert keys["ci-1"].share.networks == ("open",)
     assert token not in json.dumps(patch)
