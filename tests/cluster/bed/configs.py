@@ -146,7 +146,6 @@ runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
 SystemdCgroup = false
 Root = "{state}/runc"
-BinaryName = "{bed.runtime}"
 """
 
 

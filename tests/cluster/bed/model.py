@@ -30,8 +30,6 @@ ETCD_PORT = 23790
 ETCD_PEER_PORT = 23800
 REGISTRY = "127.0.0.1:5000"
 PAUSE_IMAGE = "localhost/pause:1"
-# What starts containers for containerd: its own default, and the one of CRI-O, of which Debian has both.
-RUNTIMES = ("runc", "crun")
 
 
 class BedError(Exception):
@@ -48,21 +46,12 @@ class Bed:
     node_name: str = NODE_NAME
     node_ip: str = NODE_IP
     api_url: str = f"https://127.0.0.1:{API_PORT}"
-    runtime: str = RUNTIMES[0]
 
     @classmethod
     def from_env(cls) -> Bed:
-        """The cluster of this machine; `SANDMAN_CLUSTER_DIR` moves its state elsewhere, and
-        `SANDMAN_CLUSTER_RUNTIME` chooses of `RUNTIMES` what starts containers.
-
-        Raises:
-            BedError: there is no such runtime.
-        """
+        """The cluster of this machine; `SANDMAN_CLUSTER_DIR` moves its state elsewhere."""
         state = Path(os.environ.get("SANDMAN_CLUSTER_DIR", "/var/lib/sandman-cluster"))
-        runtime = os.environ.get("SANDMAN_CLUSTER_RUNTIME", RUNTIMES[0])
-        if runtime not in RUNTIMES:
-            raise BedError(f"SANDMAN_CLUSTER_RUNTIME is one of {', '.join(RUNTIMES)}: {runtime!r}")
-        return cls(state=state, cache=Path.home() / ".cache" / "sandman", runtime=runtime)
+        return cls(state=state, cache=Path.home() / ".cache" / "sandman")
 
     @property
     def bin(self) -> Path:

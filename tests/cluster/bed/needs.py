@@ -17,7 +17,6 @@ PACKAGES = {
     "/usr/lib/cni/bridge": "containernetworking-plugins",
     "buildah": "buildah",
     "conntrack": "conntrack",
-    "crun": "crun",
     "debootstrap": "debootstrap",
     "docker-registry": "docker-registry",
     "gcc": "gcc",
