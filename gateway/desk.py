@@ -302,7 +302,8 @@ class Desk:
                 can_return = not self._dropped.has(want.tenant, member.id)
                 self._enter([member], can_return=can_return)
             case = self._cases[member.id]
-        return await self._wait(case, member.id, until - trio.current_time())
+        # To wait until another case of this key was gone may have taken all of its time.
+        return await self._wait(case, member.id, max(0.0, until - trio.current_time()))
 
     async def _wait(self, case: Case, request: str, wait_s: float) -> Ready | Queued:
         with case.attended():
