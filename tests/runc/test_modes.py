@@ -3,6 +3,7 @@ init."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -108,7 +109,8 @@ def running(box: Box, text: str) -> list[int]:
     """What runs in it whose command line ends so."""
     found = []
     for pid in box.container.processes():
-        line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().rstrip()
-        if line.endswith(text):
-            found.append(pid)
+        with contextlib.suppress(OSError):  # it ended since they were listed
+            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().rstrip()
+            if line.endswith(text):
+                found.append(pid)
     return found

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Signals that would be sent: no test may send one to everybody. A daemon of the test before may be ending its
-    commands still, in a thread of its own: what that sends is sent."""
+    commands still, in a thread of its own: what that sends is sent. And who is at rest on this machine, beside
+    other tests, is none of these tests' business."""
     found: list[tuple[int, int]] = []
     here, really = threading.get_ident(), stop.send
 
@@ -34,6 +35,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
             really(pid, number)
 
     monkeypatch.setattr(stop, "send", send)
+    monkeypatch.setattr(tree, "stopped", lambda: set[int]())
     return found
 
 
