@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from daemon.lasting import Lasting
     from daemon.lease import Watch
     from daemon.ports import Ports
+    from daemon.probing import Probing
     from daemon.processes import Processes
     from daemon.runner import Runner
     from daemon.sessions import Sessions
@@ -64,11 +65,13 @@ def build(
     archives = Later(lambda: _archives(sandbox))
     sessions = Later(lambda: _sessions(processes.made()))
     ports = Later(lambda: _ports(config.port))
+    probing = Later(_probing)
     table: dict[str, dict[str, Route]] = {
         "/healthz": {},
         "/v1/claim": {"POST": Route(handshake.claim)},
         "/v1/renew": {"POST": Route(handshake.renew)},
         "/v1/info": {"GET": Route(handshake.info)},
+        "/v1/probe": {"POST": probing.to("probe")},
         "/v1/exec": {"POST": executions.to("run")},
         "/v1/processes": {"GET": handles.to("list"), "POST": handles.to("start")},
         "/v1/processes/{}": {"GET": handles.to("get", "wait_s"), "DELETE": handles.to("kill")},
@@ -161,6 +164,12 @@ def _sessions(processes: Processes) -> Sessions:
     from daemon.sessions import Sessions
 
     return Sessions(processes)
+
+
+def _probing() -> Probing:
+    from daemon.probing import Probing
+
+    return Probing()
 
 
 def _ports(own_port: int) -> Ports:

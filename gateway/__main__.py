@@ -43,6 +43,12 @@ def main(argv: list[str] | None = None) -> int:
         metavar="PATTERN",
         help="images it may use, as r.example/team/** (may be repeated; default all)",
     )
+    key.add_argument(
+        "--networks",
+        action="append",
+        metavar="PROFILE",
+        help="egress profiles it may ask for, of those a pool lets be asked for (default all of them)",
+    )
     key.add_argument("--rate", type=float, help="most sandboxes made in a second, on average")
     key.add_argument("--cpu", type=float, help="most cores at once, as its pods request them")
     key.add_argument("--memory", type=_bytes, help="most memory at once, for example 512Gi")
@@ -71,6 +77,7 @@ def main(argv: list[str] | None = None) -> int:
                     cpu=arguments.cpu,
                     memory=arguments.memory,
                     images=arguments.images,
+                    networks=arguments.networks,
                 ),
                 _identity(arguments.kubernetes_user, arguments.kubernetes_group),
             )
@@ -104,8 +111,6 @@ def make_key(key_id: str, tenant: str, share: Share, identity: Identity | None =
     Raises:
         ValueError: id or tenant cannot be used.
     """
-    if not names.is_label(tenant):
-        raise ValueError(f"tenant {tenant!r}: use 1 to 63 of A-Z a-z 0-9 . _ -")
     token = tokens.make_api_key(key_id)
     entry = base64.b64encode(tokens.api_key_entry(token, tenant, share, identity)).decode()
     patch = json.dumps({"data": {key_id: entry}})

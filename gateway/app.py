@@ -11,17 +11,20 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
+from gateway import calls
 from gateway.handoff import BrokenAnswerError
 from gateway.proxy import BrokenBodyError, has_body
 from gateway.routes.context import Json
 from gateway.routes.forward import ForwardRoutes
 from gateway.routes.leases import LeaseRoutes
+from gateway.routes.networks import NetworkRoutes
 from gateway.routes.ports import PortRoutes
 from gateway.routes.requests import RequestRoutes
 from gateway.routes.reservations import ReservationRoutes
 from gateway.routes.sandboxes import SandboxRoutes
 from gateway.routes.sockets import SocketRoutes
 from gateway.routes.status import StatusRoutes
+from gateway.routes.tokens import TokenRoutes
 from sandman import names
 from sandman.errors import (
     InternalError,
@@ -62,6 +65,8 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
             *PortRoutes(context).routes(),
             *ReservationRoutes(context).routes(),
             *LeaseRoutes(context).routes(),
+            *NetworkRoutes(context).routes(),
+            *TokenRoutes(context).routes(),
             *StatusRoutes(metrics.render, not_ready).routes(),
         ],
         exception_handlers={
@@ -76,7 +81,8 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
     sockets = SocketRoutes(context, edge.refuse)
     metrics.watch_sockets(lambda: sockets.tunnels.open)
     metrics.watch_pool(context.pool)
-    whole = ByKind(Lingering(application), sockets)
+    metrics.watch_networks(context.pool.networks.enforced)
+    whole = calls.Ending(ByKind(Lingering(application), sockets), context.calls, edge.refuse)
     port = context.settings.metrics_port
     status = Starlette(routes=StatusRoutes(metrics.render_all, not_ready).routes())
     return ByPort(whole, {port: status}) if port else whole

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from sandman import errors
+from sandman import errors, problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +39,12 @@ def attached(instance: Instance, who: Identity | None) -> None:
     log.info("audit", action="attach", user=who.user if who else None, **_of(instance))
 
 
+def network(changed: Instance) -> Instance:
+    """A sandbox was given another egress profile; it is handed back."""
+    log.info("audit", action="network", network=changed.network, **_of(changed))
+    return changed
+
+
 class Audit:
     """Tells of ends, and counts them.
 
@@ -66,7 +72,7 @@ class Audit:
     ) -> None:
         if not self._speaks():
             return
-        kind = errors.by_reason().get(ending.reason, errors.DiedError)
+        kind = problems.by_reason().get(ending.reason, errors.DiedError)
         cause = ending.cause or kind.cause
         counts[ending.reason, cause] += 1
         log.info(

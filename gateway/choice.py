@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 
 from gateway import sizing
 from gateway.model import NO_AMOUNTS, Amounts
-from sandman.errors import BadRequestError
+from gateway.profiles import is_listed
+from sandman.errors import BadRequestError, NetworkDeniedError
+from sandman.names import NETWORK_NONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.model import PoolSpec, SandboxRequest
+    from gateway.model import PoolSpec, SandboxRequest, Share
+    from sandman.errors import CallerError
 
 DEFAULT_POOL = "root"
 
@@ -29,6 +32,7 @@ class Asked:
     image: str | None = None
     resources: Amounts = NO_AMOUNTS
     node_class: str | None = None
+    network: str | None = None
 
 
 def pool_of(request: SandboxRequest, pools: Mapping[str, PoolSpec]) -> PoolSpec:
@@ -36,8 +40,9 @@ def pool_of(request: SandboxRequest, pools: Mapping[str, PoolSpec]) -> PoolSpec:
 
     Raises:
         BadRequestError: there is no such pool, it cannot give this, or none can.
+        NetworkDeniedError: the pool, or each, does not let the egress profile be asked for.
     """
-    asked = Asked(request.image, request.resources, request.node_class)
+    asked = Asked(request.image, request.resources, request.node_class, request.network)
     if request.names_pool:
         spec = _named(request.pool, pools)
         lacking = why_not(spec, asked)
@@ -72,6 +77,8 @@ def choose(asked: Asked, pools: Mapping[str, PoolSpec]) -> PoolSpec:
     fitting = [spec for spec in candidates if why_not(spec, asked) is None]
     if not fitting:
         errors = [error for spec in candidates if (error := why_not(spec, asked)) is not None]
+        if all(isinstance(error, NetworkDeniedError) for error in errors):
+            raise errors[0]
         raise BadRequestError(
             "no pool can give this: " + "; ".join(error.detail for error in errors),
             field=errors[0].field,
@@ -81,8 +88,10 @@ def choose(asked: Asked, pools: Mapping[str, PoolSpec]) -> PoolSpec:
     return min(going, key=lambda spec: _rank(spec, asked))
 
 
-def why_not(spec: PoolSpec, asked: Asked) -> BadRequestError | None:
+def why_not(spec: PoolSpec, asked: Asked) -> CallerError | None:
     """Why this pool cannot serve such a request; None when it can."""
+    if asked.network is not None and not has_network(spec, asked.network):
+        return _denied(spec, asked.network)
     if asked.node_class not in (None, spec.node_class):
         return BadRequestError(
             f"pool {spec.name} is on nodes of the class {spec.node_class or '(none)'}",
@@ -93,6 +102,46 @@ def why_not(spec: PoolSpec, asked: Asked) -> BadRequestError | None:
     most = sizing.texts(spec.bounds.limits)
     shown = ", ".join(f"{name} {value}" for name, value in most.items())
     return BadRequestError(f"pool {spec.name} gives {shown} at most", field="resources")
+
+
+def has_network(spec: PoolSpec, network: str) -> bool:
+    """Whether a sandbox of the pool may have this egress profile."""
+    return network == spec.network or is_listed(network, spec.networks)
+
+
+def network_of(asked: str | None, spec: PoolSpec | None, share: Share) -> str:
+    """The egress profile that a sandbox gets.
+
+    Args:
+        asked: the one that its caller names; None for the pool's own.
+        spec: its pool; None for one that is gone, where it can only be closed.
+        share: what its tenant may have.
+
+    Raises:
+        NetworkDeniedError: the pool or the key does not let it be had.
+    """
+    network = asked or (NETWORK_NONE if spec is None else spec.network)
+    if spec is None and network != NETWORK_NONE:
+        raise NetworkDeniedError(
+            "the sandbox's pool is gone, and with it who may have which network"
+        )
+    if spec is not None and not has_network(spec, network):
+        raise _denied(spec, network)
+    if not is_listed(network, share.networks):
+        there = ", ".join(sorted({NETWORK_NONE, *(share.networks or ())}))
+        raise NetworkDeniedError(
+            f"the egress profile {network!r} is not among those that this API key may use: {there}",
+            field="network",
+        )
+    return network
+
+
+def _denied(spec: PoolSpec, network: str) -> NetworkDeniedError:
+    there = ", ".join(sorted({NETWORK_NONE, spec.network, *spec.networks}))
+    return NetworkDeniedError(
+        f"pool {spec.name} does not let the egress profile {network!r} be asked for; it lets: {there}",
+        field="network",
+    )
 
 
 def may_resize(spec: PoolSpec, asked: Amounts) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from gateway import references
-from sandman import names
+from gateway import profiles, references
+from sandman import names, probes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -56,6 +56,14 @@ class Settings:
 
     server_name: str = f"sandman-gateway.{names.SYSTEM_NAMESPACE}.svc"
     """DNS name in the gateway's certificate; replicas verify each other by it."""
+
+    audience: str = "sandman"
+    """Audience that ServiceAccounts' tokens must be for. A token for the API server is not taken: whoever has
+    one could otherwise be passed on by any service that it was sent to."""
+
+    verdict_s: float = 30.0
+    """Seconds that a verdict on a token of others (ServiceAccount, JWT) holds: so long one that was revoked
+    there is taken, and so often the API server is asked about each that is in use."""
 
     wait_max_s: float = 600.0
     """Longest `wait_s` of an allocation: ten minutes, an image pull of many GiB."""
@@ -130,6 +138,15 @@ class Settings:
     """Seconds that the pod of a sandbox which ended by itself stays, counted in the quota: so long its
     reason survives a restart of the gateway. Ten minutes, a rollout that hangs once."""
 
+    network_closed: tuple[probes.Target, ...] = ()
+    """Addresses `ip:port`, separated by commas, that accept connections and that no egress profile opens:
+    probed beside those that the gateway knows itself (the API server, itself, other sandboxes). The place for
+    metadata services and the like."""
+
+    network_enforcement: profiles.Enforcement = profiles.Enforcement.WARN
+    """`warn` or `require`: what follows when a placeholder, which has no network, reaches an address that it must
+    not: a line in the log and a metric, or no sandbox until that has an end."""
+
     log_level: str = "info"
     """debug, info, warning or error."""
 
@@ -171,6 +188,8 @@ _READERS: dict[str, Callable[[str], object]] = {
     "str": str,
     "tuple[str, ...]": _texts,
     "tuple[references.Mirror, ...]": _mirrors,
+    "tuple[probes.Target, ...]": profiles.targets,
+    "profiles.Enforcement": profiles.Enforcement,
 }
 
 

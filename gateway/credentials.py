@@ -1,23 +1,26 @@
-"""The keys in force: kept fresh by watching two Secrets, so that a revoked key ends within seconds
-(a mounted Secret would take a minute and more)."""
+"""The keys in force: kept fresh by watching two Secrets and a ConfigMap, so that a revoked key ends within
+seconds (a mounted Secret would take a minute and more)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 import trio
 
-from gateway import tokens
+from gateway import callers, tokens
 from sandman import names
 from sandman.service import keyring, kube
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from gateway.callers import Callers
     from gateway.tokens import ApiKey
 
 log = structlog.get_logger()
+
+K = TypeVar("K", kube.Secret, kube.ConfigMap)
 
 
 class WatchedCredentials:
@@ -25,26 +28,38 @@ class WatchedCredentials:
 
     Args:
         api: the API server.
-        namespace: where both Secrets are.
+        namespace: where both Secrets and the ConfigMap are.
     """
 
     def __init__(self, api: kube.Kube, namespace: str) -> None:
         self._api = api
         self._namespace = namespace
         self._api_keys: Mapping[str, ApiKey] = {}
+        self._callers = callers.NOBODY
         self._keyring: keyring.Keyring | None = None
         self.ready = trio.Event()
         """Set once the signing keys are there: the webhook makes them at its first start."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after each change of any of it."""
+        self._unread = {names.API_KEYS_SECRET, names.CALLERS_CONFIG}
         self.told = trio.Event()
-        """Set once the API keys were read: until then that one is not among them says nothing."""
+        """Set once API keys and callers were read: until then that one is not among them says nothing."""
 
     def __repr__(self) -> str:
-        return f"<WatchedCredentials api_keys={len(self._api_keys)} {self._keyring!r}>"
+        return (
+            f"<WatchedCredentials api_keys={len(self._api_keys)} rules={len(self._callers.rules)}"
+            f" {self._keyring!r}>"
+        )
 
     @property
     def api_keys(self) -> Mapping[str, ApiKey]:
         """API keys by id."""
         return self._api_keys
+
+    @property
+    def callers(self) -> Callers:
+        """Callers whom others vouch for."""
+        return self._callers
 
     @property
     def daemon_keys(self) -> Mapping[str, bytes]:
@@ -65,14 +80,20 @@ class WatchedCredentials:
         """Watch until cancelled."""
         async with trio.open_nursery() as nursery:
             for name in (names.API_KEYS_SECRET, names.KEYS_SECRET):
-                nursery.start_soon(self._watch, name)
+                nursery.start_soon(self._watch, kube.SECRETS, name, self.take)
+            nursery.start_soon(self._watch, kube.CONFIG_MAPS, names.CALLERS_CONFIG, self.take_rules)
 
-    async def _watch(self, name: str) -> None:
-        send, receive = trio.open_memory_channel[kube.Change[kube.Secret]](0)
+    async def _watch(
+        self,
+        resource: kube.Resource[K],
+        name: str,
+        take: Callable[[str, Mapping[str, Any]], None],
+    ) -> None:
+        send, receive = trio.open_memory_channel[kube.Change[K]](0)
         # The field selector makes this a list of one, which RBAC grants by resource name.
         reflector = kube.Reflector(
             self._api,
-            kube.SECRETS,
+            resource,
             namespace=self._namespace,
             field_selector=f"metadata.name={name}",
         )
@@ -80,11 +101,12 @@ class WatchedCredentials:
             nursery.start_soon(reflector.run, send)
             async for change in receive:
                 if isinstance(change, kube.Synced):
-                    if name == names.API_KEYS_SECRET:
+                    self._unread.discard(name)
+                    if not self._unread:
                         self.told.set()
                 else:
                     gone = isinstance(change, kube.Deleted)
-                    self.take(name, {} if gone else change.object.data or {})
+                    take(name, {} if gone else change.object.data or {})
 
     def take(self, name: str, data: Mapping[str, bytes]) -> None:
         """A Secret as it is now."""
@@ -92,6 +114,7 @@ class WatchedCredentials:
             self._api_keys, bad = tokens.parse_api_keys(data)
             if bad:
                 log.warning("API keys cannot be read", secret=name, entries=bad)
+            self.on_change()
             return
         try:
             self._keyring = keyring.parse(data)
@@ -100,3 +123,11 @@ class WatchedCredentials:
             log.warning("signing keys cannot be read", secret=name, error=str(error))
         else:
             self.ready.set()
+            self.on_change()
+
+    def take_rules(self, name: str, data: Mapping[str, str]) -> None:
+        """The ConfigMap as it is now."""
+        self._callers, bad = callers.parse(data)
+        if bad:
+            log.warning("callers cannot be read", config_map=name, entries=bad)
+        self.on_change()

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import httpx
 
     from gateway.model import Assignment, Instance, SandboxRequest
+    from sandman.probes import Probe, Target
 
 
 LEAST_TTL_S = 1.0
@@ -85,6 +86,14 @@ class Daemons(Protocol):
 
         Raises:
             NotListeningError: nobody answers there.
+        """
+
+    async def probe(self, instance: Instance, probe: Probe) -> dict[Target, str]:
+        """Have a daemon try addresses; how each answered.
+
+        Raises:
+            NotListeningError: nobody answers there.
+            SandmanError: the daemon refuses, or is older and knows no probes.
         """
 
     async def renew(self, instance: Instance, ttl_s: float, *, asked: bool) -> None:

@@ -20,8 +20,8 @@ import trio
 
 from gateway.cases import Case, Dropped, Member, Outcome, member_ids
 from gateway.keylocks import KeyLocks
-from gateway.model import Queued, Ready
-from gateway.wants import key_label
+from gateway.model import Ready
+from gateway.wants import Queued, key_label
 from sandman.errors import (
     ConflictError,
     InternalError,

@@ -18,6 +18,7 @@ from gateway import audit
 from gateway.backoff import Backoff
 from gateway.daemons import claim_of
 from gateway.model import Assignment, Ending, Ready, Tier, Timings
+from gateway.networks import HAND_OVER_S, Networks
 from gateway.preparation import REPLACEABLE, Preparation, check_boot
 from gateway.provider import BusyError, ClaimLostError, RefusedError
 from gateway.resizing import Resizing
@@ -92,6 +93,7 @@ class Fulfilment:
         """Told of an order whose image runs on a node, though it is yet to be prepared: others may go on."""
         self.in_hand: set[str | None] = set()
         """Claims that are being carried out: their pods are known, and nobody's yet."""
+        self.networks = Networks(provider, daemons, roster, settings)
         self.resizing = Resizing(provider, roster)
         self.starting = Starting(provider, daemons, roster, settings, self.in_hand)
         self._unsettled: list[_Taken] = []
@@ -128,6 +130,7 @@ class Fulfilment:
             self._roster.taken(instance, uid_was_known=order.slot is not None)
             claim = self.handshake(assignment, want.request)
             info = await self._make_ready(order, instance, claim, want)
+            await self.wait_network(instance, want)
         except ClaimLostError:
             raise
         except RefusedError as refused:
@@ -160,6 +163,8 @@ class Fulfilment:
             info = await self.ready(instance, claim, asked, self.preparation.meet)
             now = self._roster.registry.get(instance.uid) or instance
             self.spent(order.ticket, now.node or "")
+            # Its steps may need the network, too.
+            await self.wait_network(now, want)
             await self.preparation.run(now, info.boot_id, want.request.prepare)
             if want.reservation is not None:
                 now = await self._provider.mark_prepared(now, want.prepared, info.boot_id)
@@ -167,6 +172,16 @@ class Fulfilment:
                 return info
             return check_boot(await self.starting.wait_ready(instance, claim), info.boot_id)
         return check_boot(await self.ready(instance, claim, asked), boot_id)
+
+    async def wait_network(self, instance: Instance, want: Want) -> None:
+        """Let nobody have it before its egress profile is in force, where its caller wants it so.
+
+        Raises:
+            NetworkNotAppliedError: it is not.
+        """
+        if want.request.network_wait and want.reservation is None:
+            now = self._roster.registry.get(instance.uid) or instance
+            await self.networks.prove(now, now.network, HAND_OVER_S)
 
     def handshake(self, taken: Assignment | Instance, request: SandboxRequest) -> wire.Claim:
         """What the daemon is told; its lease is as long as the sandbox's has yet to run, counted from
@@ -235,6 +250,7 @@ class Fulfilment:
             run=want.request.run,
             key=want.key,
             reservation=want.reservation,
+            network=want.network,
             resources=want.request.resources,
             terms=want.request.terms,
             owner=want.request.owner,

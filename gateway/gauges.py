@@ -77,6 +77,22 @@ class State:
         yield _family("sandman_pool_broken", text, ["pool"], broken)
 
 
+class Networks:
+    """Whether network policies are enforced."""
+
+    def __init__(self, enforced: Mapping[str, bool]) -> None:
+        self._enforced = enforced
+
+    def collect(self) -> Iterator[Metric]:
+        """Prometheus asks."""
+        yield _family(
+            "sandman_network_enforced",
+            "Whether a placeholder reaches nothing of what it must not, by namespace; none while nobody knows.",
+            ["namespace"],
+            {(namespace,): int(is_so) for namespace, is_so in self._enforced.items()},
+        )
+
+
 class Attachments:
     """Attachments to users' workloads that there are."""
 

@@ -9,13 +9,16 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, NoReturn
 
 from gateway.daemons import NotListeningError
-from sandman import wire
+from sandman import names, probes, wire
 from sandman.errors import BadRequestError, DiedError
 from sandman.problems import from_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from sandman.probes import Target
+
+PORT_HEADER = names.HEADER_PORT.lower().encode()
 _BOOT_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """A boot id becomes a header's value and part of a token."""
 
@@ -34,6 +37,14 @@ def info(status: int, data: bytes) -> wire.Info:
         return _with_sound_boot_id(wire.Info.from_json(wire.load_object(data)))
 
 
+def probed(status: int, data: bytes, asked: tuple[Target, ...]) -> dict[Target, str]:
+    """How each address answered, as a daemon says; raises as `info`."""
+    if status != HTTPStatus.OK:
+        refuse(status, data)
+    with _sense():
+        return probes.results_from_json(wire.load_object(data), asked)
+
+
 def refuse(status: int, data: bytes) -> NoReturn:
     """Raise what a daemon refused a call with; as `info`."""
     if status == HTTPStatus.UNAUTHORIZED:
@@ -45,6 +56,13 @@ def refuse(status: int, data: bytes) -> NoReturn:
     if refusal.reason == "conflict" and "boot_id" in refusal.facts:
         raise NotListeningError("the daemon from before the swap")
     raise refusal
+
+
+def is_strangers(status: int, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Whether another pod's daemon refuses our token: an address is given anew soon after its pod is gone.
+    The caller's token is well. A server in the sandbox may ask for credentials of its own."""
+    marked = any(name.lower() == PORT_HEADER for name, _ in headers)
+    return status == HTTPStatus.UNAUTHORIZED and not marked
 
 
 @contextlib.contextmanager

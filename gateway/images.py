@@ -16,7 +16,7 @@ from collections import OrderedDict, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.references import canonical
-from sandman import errors
+from sandman import errors, problems
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -70,7 +70,7 @@ class Failure:
 
     def error(self, now: float) -> errors.SandmanError:
         """What a caller hears: nothing in it is of the sandbox that found out."""
-        kind = errors.by_reason()[self.reason]
+        kind = problems.by_reason()[self.reason]
         left = max(0.0, round(self.until - now, 3))
         # Whom a retry cannot help is not told when to come back.
         again = left if kind.retryable else None

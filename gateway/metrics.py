@@ -82,6 +82,10 @@ class Metrics:
         )
         self._tenants.register(gauges.Queue(pool.waiting))
 
+    def watch_networks(self, enforced: Mapping[str, bool]) -> None:
+        """Show whether network policies are enforced, by namespace."""
+        self._registry.register(gauges.Networks(enforced))
+
     def watch_writes(
         self, writes: Counter[tuple[str, str, str]], claim_writes: Counter[str]
     ) -> None:
@@ -102,6 +106,11 @@ class Metrics:
         self._registry.register(gauges.Attachments(attached))
         text = "Attachments that have ended, by reason and cause; told by the allocator alone."
         self._count("sandman_attachments_ended", text, ["reason", "cause"], lambda: ended)
+
+    def watch_authentications(self, counts: Mapping[tuple[str, str], int]) -> None:
+        """Read from this how many tokens were looked at, by kind and outcome."""
+        text = "Calls by the kind of their token, and what it was found to be."
+        self._count("sandman_authentications", text, ["kind", "outcome"], lambda: counts)
 
     def allocated(self, made: Ready) -> None:
         """A sandbox was handed over."""

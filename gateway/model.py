@@ -7,11 +7,12 @@ import enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.steps import NO_STEPS
-from sandman import errors, names
+from sandman import errors, names, problems
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gateway.proofs import Proof
     from gateway.steps import Steps
 
 
@@ -60,6 +61,8 @@ class Share:
     """Most cores at once, as the pods of its sandboxes request them; None for no limit."""
     memory: int | None = None
     """Most bytes of memory at once, likewise."""
+    networks: tuple[str, ...] | None = None
+    """Egress profiles that it may ask for, of those that a pool lets be asked for; None for all of them."""
 
 
 DEFAULT_SHARE = Share()
@@ -112,6 +115,9 @@ class Principal:
     share: Share = DEFAULT_SHARE
     identity: Identity | None = None
     """None: the cluster knows nothing of this caller."""
+    may: tuple[str, ...] = ()
+    """What the sandbox's token is good for (`scopes`); nothing said: all of it."""
+    proof: Proof | None = dataclasses.field(default=None, compare=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +168,10 @@ class SandboxRequest:
     """Whether the caller named the pool; else the gateway chooses one."""
     terms: Terms = NO_TERMS
     owner: Owner | None = None
+    network: str | None = None
+    """Egress profile; None: the pool's own."""
+    network_wait: bool = False
+    """Whether it is handed over only when a probe has shown that its egress profile is in force."""
     count: int | None = None
     """How many of them are wanted by one call, told of in a stream; None: one, told of by itself."""
     gang: bool = False
@@ -186,7 +196,7 @@ class Ending:
 
     def error(self, sandbox: str) -> errors.SandmanError:
         """The error that every call to the sandbox gets from now on."""
-        kind = errors.by_reason().get(self.reason, errors.DiedError)
+        kind = problems.by_reason().get(self.reason, errors.DiedError)
         return kind(self.detail, sandbox=sandbox, cause=self.cause, facts=self.facts)
 
 
@@ -224,6 +234,8 @@ class Instance:
     claim_id: str | None = None
     previous_boot_id: str | None = None
     """The daemon start before the image swap of the claim; None when nothing was swapped."""
+    network: str = names.NETWORK_NONE
+    """Its egress profile."""
     reservation: str | None = None
     """The reservation that it was prepared for."""
     prepared: str | None = None
@@ -284,6 +296,8 @@ class Assignment:
     """What was asked for, as it is kept on the pod and told to the caller again."""
     run: str | None = None
     key: str | None = None
+    network: str = names.NETWORK_NONE
+    """Its egress profile."""
     reservation: str | None = None
     """It is prepared for this reservation, and nobody's sandbox yet."""
 
@@ -329,8 +343,10 @@ class PoolSpec:
     """The Deployment's pod template, as it stands."""
     least: int | None = None
     """Fewest free placeholders; None: nobody but people keeps the pool's size."""
-    network: str = ""
-    """Egress profile."""
+    network: str = names.NETWORK_NONE
+    """Egress profile of a sandbox whose caller names none."""
+    networks: frozenset[str] = frozenset()
+    """Egress profiles that callers may ask for besides."""
     prepare: Steps = NO_STEPS
     """For each sandbox whose request has no steps of its own."""
     bounds: Bounds = NO_BOUNDS
@@ -375,17 +391,3 @@ class Ready:
     instance: Instance
     boot_id: str
     timings: Timings
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Queued:
-    """A request that is not done: where it stands. `retry_after` in seconds."""
-
-    id: str
-    is_waiting: bool
-    """In the queue; else its sandbox is starting."""
-    place: int | None
-    """First is 1; None when it is starting, or too far back to be counted."""
-    retry_after: float
-    trouble: errors.SandmanError | None = None
-    """Why its last try failed, when it is tried again."""

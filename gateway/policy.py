@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gateway import scopes
 from gateway.references import is_allowed
 from sandman.errors import ForbiddenError, ImageDeniedError, NotFoundError
 
@@ -41,28 +42,28 @@ def may_run(principal: Principal, image: str | None) -> None:
     )
 
 
-def may_ask(principal: Principal, sandbox: str) -> None:
+def may_ask(principal: Principal, sandbox: str, need: str) -> None:
     """May hear anything of this id. Asked before it is looked for: neither the work that a look-up makes
     nor the time that it takes is for the token of another sandbox.
-
-    Raises:
-        NotFoundError: the token is that of another sandbox.
-    """
-    if principal.sandbox not in (None, sandbox):
-        raise NotFoundError(f"no sandbox {sandbox}", sandbox=sandbox)
-
-
-def may_use(principal: Principal, sandbox: str, tenant: str | None) -> None:
-    """May see this sandbox and send it commands and files.
 
     Args:
         principal: who calls.
         sandbox: the id that the caller gave.
-        tenant: the tenant of the sandbox with that id; None when there is no such sandbox.
+        need: what the call needs of a sandbox's token, of `scopes`.
 
     Raises:
-        NotFoundError: no such sandbox, or not this principal's.
+        NotFoundError: the token is that of another sandbox.
+        ForbiddenError: it is not good for this.
     """
-    may_ask(principal, sandbox)
-    if tenant is None or tenant != principal.tenant:
+    if principal.sandbox not in (None, sandbox):
         raise NotFoundError(f"no sandbox {sandbox}", sandbox=sandbox)
+    if principal.may and not scopes.covers(principal.may, need):
+        raise ForbiddenError(
+            f"this token is good for {', '.join(principal.may)} of its sandbox, not for {need}",
+            sandbox=sandbox,
+        )
+
+
+def owns(principal: Principal, tenant: str | None) -> bool:
+    """Whether what is this tenant's is the principal's; nobody's is not."""
+    return tenant is not None and tenant == principal.tenant

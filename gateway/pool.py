@@ -67,6 +67,7 @@ class Pool:
         self._roster = roster
         self._allocation = roster.allocation
         self._fulfilment = fulfilment
+        self.networks = fulfilment.networks
         fulfilment.spent = self._spent
         self._vetting = Vetting(roster, daemons, self._pump)
         self._settings = settings
@@ -157,11 +158,13 @@ class Pool:
 
         Raises:
             BadRequestError: there is no such pool, or none that can give this.
+            NetworkDeniedError: its egress profile is not to be had.
         """
         with self.outcomes.of(request.pool, self._roster.pools):
             pools = {name: s for name, s in self._roster.pools.items() if s.admits(tenant)}
             spec = choice.pool_of(request, pools)
             image = self._trials.image(request, spec)
+            network = choice.network_of(request.network, spec, share)
         kept = record(request)
         request = dataclasses.replace(
             request, pool=spec.name, prepare=request.prepare or spec.prepare
@@ -178,6 +181,7 @@ class Pool:
             cost=quota.of_request(spec, request.resources),
             prepared=prepared_hash(tenant, image, request.prepare),
             reservation=reservation,
+            network=network,
         )
 
     async def reserve(
@@ -206,6 +210,7 @@ class Pool:
         """
         for want in wants[:1]:
             self._trials.refuse(want)
+            self.networks.refuse(want.request.pool)
         self._admission.enter(wants, trio.current_time())
         if wants and not self._allocation.has_queue(wants[0].request.pool):
             self._pace(wants[0]).begin(trio.current_time())
@@ -362,6 +367,7 @@ class Pool:
             except NotResizedError as error:
                 await self._fulfilment.abandon(made)
                 raise CapacityError(f"it could not be resized: {error}", retry_after=1.0) from error
+            await self._fulfilment.wait_network(made, want)
             now = self._roster.registry.get(made.uid) or made
             waited = (trio.current_time() - want.arrived) * 1e3
             return Ready(now, info.boot_id, Timings(0.0, 0.0, waited))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 import trio
 
-from gateway import reach
+from gateway import calls, reach
 from gateway.daemons import LostError, NotListeningError
 from gateway.dialling import is_silence
 from gateway.losses import Losses
@@ -134,7 +134,12 @@ class Proxy:
         target, reply = forwarding.target, _Reply(send, forwarding.port)
         instance = target.instance
         lost: LostError | None = None
-        with trio.CancelScope() as ended, self._registry.during(instance.uid, ended):
+        call = calls.of(scope)
+        with (
+            trio.CancelScope() as ended,
+            self._registry.during(instance.uid, ended),
+            call.during(ended),
+        ):
             if (over := self.losses.known_end(instance)) is not None:
                 # It ended between the look-up and here: nobody would cancel this call.
                 raise over
@@ -143,10 +148,11 @@ class Proxy:
             except LostError as error:
                 lost = error
         if ended.cancelled_caught or lost is not None:
-            reply.break_off(lost)
-            await reply.fail(
-                await self.losses.diagnose(instance, lost, scope["method"], target.until)
+            reply.break_off(call.error or lost)
+            why = call.error or await self.losses.diagnose(
+                instance, lost, scope["method"], target.until
             )
+            await reply.fail(why)
 
     async def _exchange(
         self, forwarding: Forwarding, scope: Scope, receive: Receive, reply: _Reply
@@ -238,14 +244,14 @@ class _Reply:
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def break_off(self, lost: LostError | None) -> None:
+    def break_off(self, why: Exception | None) -> None:
         """End at once what can tell no reason any more: nothing is left to be found out for.
 
         Raises:
             BrokenBodyError: it is the body of a file, or of a server in the sandbox.
         """
         if self._started and self._frames is None:
-            raise BrokenBodyError(str(lost or "the sandbox has ended"))
+            raise BrokenBodyError(str(why or "the sandbox has ended"))
 
     async def fail(self, error: SandmanError) -> None:
         """Tell the caller, in the form that is still possible.

@@ -11,9 +11,6 @@ if TYPE_CHECKING:
 
 DEFAULT_HOST = "docker.io"
 _HUB_ALIASES = frozenset({"index.docker.io", "registry-1.docker.io"})
-PATTERN_MAX = 256
-"""Characters of a pattern; a reference has 512 at most."""
-_PATTERN = re.compile(r"[A-Za-z0-9._:/@*\[\]-]+")
 
 
 class Mirror(NamedTuple):
@@ -49,22 +46,6 @@ def _split_host(name: str) -> tuple[str, str]:
 
 
 # --- allowlists -----------------------------------------------------------------------------------
-
-
-def check_patterns(patterns: object) -> tuple[str, ...]:
-    """An allowlist as a key holds it.
-
-    Raises:
-        ValueError: it is no list of patterns.
-    """
-    if not isinstance(patterns, (list, tuple)):
-        raise ValueError("images is a list of patterns")  # noqa: TRY004 - all of a key's faults are one
-    for one in patterns:
-        if not isinstance(one, str) or len(one) > PATTERN_MAX or not _PATTERN.fullmatch(one):
-            raise ValueError(f"image pattern {str(one)[:80]!r}: use a reference, * and **")
-        if one == "*":
-            raise ValueError("image pattern '*' has no host: write ** for every image")
-    return tuple(patterns)
 
 
 def is_allowed(reference: str, patterns: Iterable[str] | None) -> bool:

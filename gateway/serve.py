@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import structlog
 import trio
@@ -15,20 +17,25 @@ from gateway.allocation import Allocation
 from gateway.attach import Attacher
 from gateway.attached import Attached
 from gateway.audit import Audit
+from gateway.authentication import Authentication
 from gateway.breaking import Breaking
+from gateway.calls import Calls
 from gateway.certificates import Certificates
 from gateway.credentials import WatchedCredentials
 from gateway.desk import Desk
 from gateway.detaching import Detaching
 from gateway.either import Either
 from gateway.election import Election
+from gateway.enforcement import EnforcementWatch
 from gateway.fulfilment import Fulfilment
 from gateway.handoff import Handoff
 from gateway.janitor import Janitor
 from gateway.keeper import Keeper
+from gateway.keysets import KeySets
 from gateway.metrics import Metrics
 from gateway.owners import Owners
 from gateway.pool import Pool
+from gateway.profiles import targets
 from gateway.provider import News, following, watching
 from gateway.provider.attachments import Attachments
 from gateway.provider.kubernetes import KubernetesProvider
@@ -38,6 +45,7 @@ from gateway.refill import Refill
 from gateway.registry import Registry
 from gateway.release import Releaser
 from gateway.reservations import Reservations
+from gateway.reviews import Reviews
 from gateway.roster import Roster
 from gateway.routes.context import Context
 from gateway.routes.lookup import Lookup
@@ -54,6 +62,8 @@ if TYPE_CHECKING:
 
     from gateway.config import Settings
     from gateway.model import Share
+    from gateway.networks import Networks
+    from sandman.probes import Target
 
 log = structlog.get_logger()
 
@@ -80,6 +90,10 @@ class Gateway:
         self._api = api
         self._stop = stop
         self.credentials = WatchedCredentials(api, settings.namespace)
+        self.keysets = KeySets()
+        self.authentication = self._authentication()
+        self.calls = Calls(self.authentication.is_in_force)
+        self.credentials.on_change = self._keys_changed
         self.certificates = Certificates(
             api, settings.namespace, settings.server_name, lambda: datetime.now(UTC)
         )
@@ -98,6 +112,7 @@ class Gateway:
         fulfilment = Fulfilment(provider, self.upstream, self.roster, settings, wall)
         self.breaking = Breaking(self.roster, provider, lambda: self.election.is_leader, wall)
         self.refill = Refill(self.roster, provider, lambda: self.election.is_leader)
+        self.enforcement = self._enforcement(fulfilment.networks)
         self.pool = Pool(self.roster, fulfilment, self.upstream, settings)
         self.desk = Desk(self.pool, lambda: self.election.is_leader)
         first = settings.sandbox_namespaces[0]
@@ -145,10 +160,7 @@ class Gateway:
             in_hand=fulfilment.in_hand,
             grace_s=settings.outage_grace_s,
         )
-        # One replica tells of an end; both, while none knows of an allocator.
-        audit = Audit(lambda: self.election.is_leader or self.election.address is None)
-        self.registry.on_end = audit.ended
-        self.attached.registry.on_end = audit.detached
+        audit = self._audit()
         self.handoff = Handoff(
             self.election, settings.server_name, lambda: self.certificates.authority
         )
@@ -172,6 +184,8 @@ class Gateway:
         self.context = Context(
             settings=settings,
             credentials=self.credentials,
+            authentication=self.authentication,
+            calls=self.calls,
             roster=self.roster,
             lookup=Lookup(either, settings.sandbox_namespaces),
             pool=self.pool,
@@ -188,15 +202,47 @@ class Gateway:
             wall=wall,
             missing=self.missing,
         )
+        self.app = app.build(self.context, self._metrics(provider, audit), self.not_ready)
+
+    def _audit(self) -> Audit:
+        # One replica tells of an end; both, while none knows of an allocator.
+        audit = Audit(lambda: self.election.is_leader or self.election.address is None)
+        self.registry.on_end = audit.ended
+        self.attached.registry.on_end = audit.detached
+        return audit
+
+    def _enforcement(self, networks: Networks) -> EnforcementWatch:
+        networks.closed = closed_by_all(self._settings, self._api.target.base_url)
+        return EnforcementWatch(self.roster, networks, self._settings.sandbox_namespaces)
+
+    def _metrics(self, provider: KubernetesProvider, audit: Audit) -> Metrics:
         metrics = Metrics(self.roster)
-        metrics.watch_writes(api.counts.writes, provider.claim_writes)
+        metrics.watch_writes(self._api.counts.writes, provider.claim_writes)
         metrics.watch_ends(audit.counts)
         metrics.watch_attachments(self.attached, audit.detached_counts)
-        self.app = app.build(self.context, metrics, self.not_ready)
+        metrics.watch_authentications(self.authentication.counts)
+        return metrics
+
+    def _authentication(self) -> Authentication:
+        settings = self._settings
+        return Authentication(
+            self.credentials,
+            Reviews(self._api, settings.audience),
+            self.keysets,
+            audience=settings.audience,
+            verdict_s=settings.verdict_s,
+            wall=wall,
+        )
 
     def _share(self, key_id: str) -> Share | None:
-        key = self.credentials.api_keys.get(key_id)
+        key = self.credentials.api_keys.get(key_id) or self.credentials.callers.rules.get(key_id)
         return None if key is None else key.share
+
+    def _keys_changed(self) -> None:
+        """What was found out by the old ones counts no more, and calls of what is revoked end."""
+        self.keysets.take(self.credentials.callers.issuers.values())
+        self.authentication.forget()
+        self.calls.review()
 
     def missing(self) -> list[str]:
         """What a call would need and is not there yet."""
@@ -221,6 +267,8 @@ class Gateway:
         send, receive = trio.open_memory_channel[News](NEWS_BUFFER)
         async with trio.open_nursery() as support:
             support.start_soon(self.credentials.run)
+            support.start_soon(self.keysets.run)
+            support.start_soon(self.calls.run)
             support.start_soon(watching.watch, self._api, self._settings.sandbox_namespaces, send)
             support.start_soon(self.pool.run, receive)
             support.start_soon(self.desk.run)
@@ -240,6 +288,7 @@ class Gateway:
                 self._settings.workload_namespaces,
             )
             support.start_soon(self.detaching.run, lambda: self.election.is_leader)
+            support.start_soon(self.enforcement.run)
             if await self._start_unless_stopped(support, self.certificates.run):
                 support.start_soon(self.election.run)
                 try:
@@ -280,6 +329,21 @@ class Gateway:
             ),
             task_status=task_status,
         )
+
+
+def closed_by_all(settings: Settings, api_url: str) -> dict[Target, str]:
+    """What no egress profile opens and a gateway knows by itself. An API server that has a name is the operator's to
+    list (`network_closed`): a sandbox resolves none."""
+    url = urlsplit(api_url)
+    found: dict[Target, str] = {}
+    for host, port, what in (
+        (url.hostname or "", url.port or 443, "the API server"),
+        (settings.pod_ip, settings.port, "a gateway"),
+    ):
+        with contextlib.suppress(ValueError):
+            [target] = targets(f"{_bracketed(host)}:{port}")
+            found[target] = what
+    return found
 
 
 def _bracketed(address: str) -> str:

@@ -1,10 +1,9 @@
 """Tokens of callers, as text: API keys and the tokens of single sandboxes. Pure; the clock comes in.
 
-An API key is `smk_<key id>_<secret>`; the gateway keeps its SHA-256 alone. The secret has 256 random
-bits, so a plain hash is as good as a slow one: there is nothing to guess.
+`sandman.apikeys` says what an API key is and what is kept of it.
 
-A sandbox token is `sbt_<key id>_<claims>.<mac>`: it says which sandbox, which boot of it, whose and
-until when, and is signed with a key that all replicas hold, so none has to remember it.
+A sandbox token is `sbt_<key id>_<claims>.<mac>`: it says which sandbox, which boot of it, whose, until when, who had
+it made and what it may, and is signed with a key that all replicas hold, so none has to remember it.
 """
 
 from __future__ import annotations
@@ -14,33 +13,25 @@ import binascii
 import hashlib
 import hmac
 import json
-import re
-import secrets
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gateway import references
 from gateway.model import DEFAULT_SHARE, Identity, Share
-from sandman import names
+from sandman import apikeys
 from sandman.errors import UnauthenticatedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-API_KEY_PREFIX = "smk"
+API_KEY_PREFIX = apikeys.PREFIX
 SANDBOX_PREFIX = "sbt"
-_KEY_ID = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 _PURPOSE = b"sandman sandbox token v1\0"
-_SECRET_BYTES = 32
-_MAX_TOKEN = 1024
-"""Characters; a longer one is refused before anything is computed over it."""
-
-
-WEIGHT_LEAST, WEIGHT_MOST = 0.01, 100.0
-"""Bounds of a weight: a tenant that gets a ten-thousandth of another's share is better served by a limit."""
-LIMITS = ("concurrent", "rate", "cpu", "memory")
-"""Limits of a tenant, as an entry and `Share` name them."""
-LIMIT_LEAST = 0.001
-"""Least cores, and creations a second: one in a quarter of an hour."""
+OWN_MAX = 1024
+"""Characters of an API key or sandbox token; a longer one is refused before anything is computed over it."""
+BEARER_MAX = 8192
+"""Characters of any token: those of others (`jose.TOKEN_MAX`) are longer."""
+_NO_DIGEST = "0" * 64
+_OLD_CLAIMS = 4
+"""What tokens of earlier versions say: no maker, no scope."""
 
 
 class ApiKey(NamedTuple):
@@ -51,6 +42,21 @@ class ApiKey(NamedTuple):
     tenant: str
     share: Share = DEFAULT_SHARE
     identity: Identity | None = None
+    expires_at: float | None = None
+    """Seconds since the epoch; None: it is good until it is taken away."""
+    previous: tuple[str, float] | None = None
+    """SHA-256 of the token before a rotation, and until when it is good, in seconds since the epoch."""
+
+    def has(self, sha256: str, now: float) -> bool:
+        """Whether the token with this hash is one of its, just now. Takes as long either way."""
+        old, until = self.previous or (_NO_DIGEST, 0.0)
+        is_new = hmac.compare_digest(sha256, self.sha256)
+        is_old = hmac.compare_digest(sha256, old)
+        return is_new or (is_old and now < until)
+
+    def is_over(self, now: float) -> bool:
+        """Whether it has expired."""
+        return self.expires_at is not None and now >= self.expires_at
 
 
 class SandboxClaims(NamedTuple):
@@ -60,34 +66,35 @@ class SandboxClaims(NamedTuple):
     boot_id: str
     tenant: str
     expires_at: float
+    maker: str = ""
+    """Id of the API key or rule that it was made for: it ends with that. "": of none."""
+    may: tuple[str, ...] = ()
+    """What it is good for, see `scopes`; all that a sandbox's token may, where nothing is said."""
 
 
 def make_api_key(key_id: str) -> str:
     """A new API key's text.
 
     Raises:
-        ValueError: the id has other characters than a-z, 0-9 and inner dashes, or is over 40 long.
+        ValueError: the id cannot be one.
     """
-    if not _KEY_ID.fullmatch(key_id):
-        raise ValueError(f"key id {key_id!r}: use a-z, 0-9 and dashes, 40 characters at most")
-    return f"{API_KEY_PREFIX}_{key_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
+    return apikeys.make(key_id)
 
 
 def api_key_entry(
     token: str, tenant: str, share: Share = DEFAULT_SHARE, identity: Identity | None = None
 ) -> bytes:
     """The Secret's entry for this key: what the gateway reads again with `parse_api_keys`."""
-    entry: dict[str, object] = {
-        "sha256": _sha256(token),
-        "tenant": tenant,
-        "weight": share.weight,
-    }
-    limits = {name: getattr(share, name) for name in LIMITS}
-    entry |= {name: limit for name, limit in limits.items() if limit is not None}
-    if share.images is not None:
-        entry["images"] = list(share.images)
-    if identity is not None:
-        entry["kubernetes"] = {"user": identity.user, "groups": list(identity.groups)}
+    who = None if identity is None else {"user": identity.user, "groups": list(identity.groups)}
+    entry = apikeys.entry(
+        token,
+        tenant,
+        weight=share.weight,
+        limits={name: getattr(share, name) for name in apikeys.LIMITS},
+        images=share.images,
+        networks=share.networks,
+        kubernetes=who,
+    )
     return json.dumps(entry).encode()
 
 
@@ -105,24 +112,40 @@ def parse_api_keys(data: Mapping[str, bytes]) -> tuple[dict[str, ApiKey], list[s
 
 def _read_entry(key_id: str, raw: bytes) -> ApiKey:
     entry = json.loads(raw)
-    digest, tenant = entry["sha256"], entry["tenant"]
-    # A tenant becomes a label's value.
-    if len(bytes.fromhex(digest)) != hashlib.sha256().digest_size or not names.is_label(tenant):
-        raise ValueError(key_id)
+    if not isinstance(entry, dict):
+        raise TypeError("not a JSON object")
+    expires, previous = entry.get("expires_at"), entry.get("previous")
     return ApiKey(
         key_id,
-        digest.lower(),
-        tenant,
-        check_share(
-            entry.get("weight", 1.0),
-            images=entry.get("images"),
-            **{name: entry.get(name) for name in LIMITS},
-        ),
-        _identity(entry.get("kubernetes")),
+        apikeys.check_digest(entry["sha256"]),
+        apikeys.check_tenant(entry["tenant"]),
+        read_share(entry),
+        read_identity(entry.get("kubernetes")),
+        None if expires is None else apikeys.read_moment(expires),
+        None if previous is None else _read_previous(previous),
     )
 
 
-def _identity(entry: Mapping[str, object] | None) -> Identity | None:
+def _read_previous(entry: Mapping[str, object]) -> tuple[str, float]:
+    return apikeys.check_digest(entry["sha256"]), apikeys.read_moment(entry["until"])
+
+
+def read_share(entry: Mapping[str, Any]) -> Share:
+    """What an entry says of its tenant's share; raises as `check_share`."""
+    return check_share(
+        entry.get("weight", 1.0),
+        images=entry.get("images"),
+        networks=entry.get("networks"),
+        **{name: entry.get(name) for name in apikeys.LIMITS},
+    )
+
+
+def read_identity(entry: Mapping[str, object] | None) -> Identity | None:
+    """What an entry says of whom the cluster knows its caller as.
+
+    Raises:
+        ValueError, TypeError, KeyError: it makes no sense.
+    """
     if entry is None:
         return None
     user, groups = entry["user"], entry.get("groups", [])
@@ -150,44 +173,46 @@ def check_share(
     cpu: float | None = None,
     memory: int | None = None,
     images: object = None,
+    networks: object = None,
 ) -> Share:
     """What a tenant may have.
 
     Raises:
-        ValueError, TypeError: the weight is no number from `WEIGHT_LEAST` to `WEIGHT_MOST`, or a limit none
-            that is greater than 0 (whole where it counts sandboxes or bytes), or the images no list of
-            patterns.
+        ValueError, TypeError: one of it cannot be; `apikeys.check_limits`, `check_patterns` and `check_networks` say
+            what can.
     """
-    if isinstance(weight, bool) or not WEIGHT_LEAST <= weight <= WEIGHT_MOST:
-        raise ValueError(f"a weight is a number from {WEIGHT_LEAST:g} to {WEIGHT_MOST:g}")
-    for name, count in (("concurrent", concurrent), ("memory", memory)):
-        if count is not None and (type(count) is not int or count < 1):
-            raise ValueError(f"{name} is a whole number, at least 1")
-    for name, amount in (("rate", rate), ("cpu", cpu)):
-        if amount is not None and (isinstance(amount, bool) or not LIMIT_LEAST <= amount < 1e9):
-            raise ValueError(f"{name} is a number, at least {LIMIT_LEAST:g}")
-    patterns = None if images is None else references.check_patterns(images)
-    return Share(float(weight), concurrent, patterns, rate, cpu, memory)
+    limits = {"concurrent": concurrent, "rate": rate, "cpu": cpu, "memory": memory}
+    apikeys.check_limits(weight, limits)
+    patterns = None if images is None else apikeys.check_patterns(images)
+    profiles = None if networks is None else apikeys.check_networks(networks)
+    return Share(float(weight), concurrent, patterns, rate, cpu, memory, profiles)
 
 
-def check_api_key(token: str, keys: Mapping[str, ApiKey]) -> ApiKey:
+def check_api_key(token: str, keys: Mapping[str, ApiKey], now: float) -> ApiKey:
     """The key that this token is.
 
     Raises:
-        UnauthenticatedError: unknown, revoked or malformed; the text does not say which.
+        UnauthenticatedError: unknown, revoked or malformed; the text does not say which. Or one that has expired,
+            which only who has it hears.
     """
     parts = token.split("_", 2)
     entry = keys.get(parts[1]) if len(parts) == 3 else None
     # Compared even when there is no such id, so that the time tells nothing of which ids exist.
-    same = hmac.compare_digest(_sha256(token), entry.sha256 if entry else "0" * 64)
+    same = (entry or _NOBODYS).has(apikeys.digest(token), now)
     if entry is None or not same or parts[0] != API_KEY_PREFIX:
         raise UnauthenticatedError("the token is not known: check SANDMAN_TOKEN")
+    if entry.is_over(now):
+        raise UnauthenticatedError(f"the API key {entry.key_id} has expired: ask for another")
     return entry
+
+
+_NOBODYS = ApiKey("", _NO_DIGEST, "")
 
 
 def make_sandbox_token(claims: SandboxClaims, keys: Mapping[str, bytes], current: str) -> str:
     """The token for one sandbox, signed with the current key."""
-    body = _encode(json.dumps(list(claims), separators=(",", ":")).encode())
+    said = list(claims) if claims.maker or claims.may else list(claims[:_OLD_CLAIMS])
+    body = _encode(json.dumps(said, separators=(",", ":")).encode())
     return f"{SANDBOX_PREFIX}_{current}_{body}.{_mac(keys[current], current, body)}"
 
 
@@ -212,7 +237,8 @@ def _read_claims(token: str, keys: Mapping[str, bytes]) -> SandboxClaims:
     body, _, mac = rest.rpartition(".")
     if not hmac.compare_digest(mac.encode(), _mac(keys[key_id], key_id, body).encode()):
         raise ValueError(key_id)
-    return SandboxClaims(*json.loads(_decode(body)))
+    claims = SandboxClaims(*json.loads(_decode(body)))
+    return claims._replace(may=tuple(claims.may))
 
 
 def bearer(header: str | None) -> str:
@@ -223,13 +249,9 @@ def bearer(header: str | None) -> str:
     """
     scheme, _, token = (header or "").strip().partition(" ")
     token = token.strip()
-    if scheme.lower() != "bearer" or not token or len(token) > _MAX_TOKEN or not token.isascii():
+    if scheme.lower() != "bearer" or not token or len(token) > BEARER_MAX or not token.isascii():
         raise UnauthenticatedError("send Authorization: Bearer <token>")
     return token
-
-
-def _sha256(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def _mac(key: bytes, key_id: str, body: str) -> str:

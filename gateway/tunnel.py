@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from gateway import websocket
+from gateway import calls, websocket
 from gateway.daemons import LostError, NotListeningError
 from sandman import names
 from sandman.errors import (
@@ -134,7 +134,12 @@ class Tunnels:
         instance = route.target.instance
         end: _End | None = None
         lost: LostError | None = None
-        with trio.CancelScope() as ended, self._registry.during(instance.uid, ended):
+        call = calls.of(scope)
+        with (
+            trio.CancelScope() as ended,
+            self._registry.during(instance.uid, ended),
+            call.during(ended),
+        ):
             if (over := self._proxy.losses.known_end(instance)) is not None:
                 # It ended between the look-up and here: nobody would cancel this call.
                 raise over
@@ -156,10 +161,11 @@ class Tunnels:
             except LostError as error:
                 lost = error
         if end is None:
-            why = await self._why(route, lost)
+            why = call.error or await self._why(route, lost)
             if not caller.is_accepted:
                 raise why
-            end = _End((_code(why), str(why)), None)
+            code = _code(why) if call.error is None else websocket.POLICY
+            end = _End((code, str(why)), None)
         if end.to_caller is not None:
             await caller.close(*end.to_caller)
 

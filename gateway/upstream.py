@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from gateway.config import Settings
     from gateway.model import Instance
+    from sandman.probes import Probe, Target
 
 HANDSHAKE_S = 30.0
 """Seconds for the answer to a WebSocket's handshake, which a server in the sandbox may give."""
@@ -42,7 +43,6 @@ ANSWER_MAX_BYTES = 64 * 1024
 """Of a handshake's answer, which has some hundred."""
 SHAKE_S = 1.0
 """Seconds for one try of a handshake: a pod whose network is just being made drops packets."""
-PORT_HEADER = names.HEADER_PORT.lower().encode()
 Header = tuple[bytes, bytes]
 
 
@@ -92,6 +92,12 @@ class Upstream:
         if claim.previous_boot_id is not None and info.boot_id == claim.previous_boot_id:
             raise NotListeningError("the daemon from before the swap")
         return info
+
+    async def probe(self, instance: Instance, probe: Probe) -> dict[Target, str]:
+        """See `Daemons.probe`."""
+        patience_s = SHAKE_S + probe.timeout_s
+        answer = await self._tell(instance, "POST", "/v1/probe", probe.to_json(), patience_s)
+        return handshakes.probed(*answer, probe.targets)
 
     async def renew(self, instance: Instance, ttl_s: float, *, asked: bool) -> None:
         """See `Daemons.renew`."""
@@ -189,7 +195,7 @@ class Upstream:
         async with contextlib.AsyncExitStack() as stack:
             sending = _Sending(method, path, headers, content)
             response = await self._dial(stack, instance, sending, until)
-            if _is_strangers(response.status_code, response.headers.raw):
+            if handshakes.is_strangers(response.status_code, response.headers.raw):
                 raise LostError("another daemon answers there", sent=False)
             if not 200 <= response.status_code < 600:
                 raise LostError(f"its answer has status {response.status_code}", sent=True)
@@ -330,13 +336,6 @@ class _Sending(NamedTuple):
     content: bytes | AsyncIterator[bytes] | None
 
 
-def _is_strangers(status: int, headers: Sequence[Header]) -> bool:
-    """Whether another pod's daemon refuses our token: an address is given anew soon after its pod is gone.
-    The caller's token is well. A server in the sandbox may ask for credentials of its own."""
-    marked = any(name.lower() == PORT_HEADER for name, _ in headers)
-    return status == httpx.codes.UNAUTHORIZED and not marked
-
-
 async def _shake_hands(socket: DaemonSocket, opening: Opening) -> None:
     try:
         with trio.fail_after(HANDSHAKE_S):
@@ -344,7 +343,7 @@ async def _shake_hands(socket: DaemonSocket, opening: Opening) -> None:
     except trio.TooSlowError as error:
         raise LostError(f"no answer to the handshake in {HANDSHAKE_S:.0f} s", sent=True) from error
     except RefusedError as refused:
-        if _is_strangers(refused.status, refused.headers):
+        if handshakes.is_strangers(refused.status, refused.headers):
             raise LostError("another daemon answers there", sent=False) from refused
         raise
 

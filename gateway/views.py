@@ -6,14 +6,17 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 from gateway import reserving, sizing
+from gateway.profiles import is_listed
 from sandman import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from gateway.model import Ending, Instance, PoolSpec, Queued, Terms, Timings
+    from gateway.model import Ending, Instance, PoolSpec, Share, Terms, Timings
+    from gateway.profiles import Known
     from gateway.registry import Ended
     from gateway.reserving import Progress, Reservation
+    from gateway.wants import Queued
     from gateway.workloads import Workload
 
 
@@ -45,6 +48,8 @@ def sandbox(instance: Instance, *, is_met: bool = False) -> dict[str, object]:
         "image_digest": instance.image_digest,
         "node": instance.node,
         "resources": sizing.texts(sizing.has(instance).limits),
+        # Of a workload's network Sandman knows nothing.
+        "network": instance.network if instance.place is None else None,
         "run": instance.run,
         "labels": labels(instance),
         "created_at": moment(instance.created_at),
@@ -180,8 +185,48 @@ def pool(spec: PoolSpec, instances: Iterable[Instance]) -> dict[str, object]:
         "max": spec.most,
         "resources": sizing.texts(spec.bounds.limits),
         "resize": spec.resize,
+        "network": spec.network,
+        "networks": sorted(spec.networks),
         "node_class": spec.node_class,
         "broken": spec.broken.reason if spec.broken is not None and spec.stopped else None,
+    }
+
+
+def networks(known: Known, share: Share) -> dict[str, dict[str, object]]:
+    """The egress profiles of one namespace that a tenant may ask for, by name."""
+    return {
+        one.name: {"name": one.name, "usable": not one.fault, "fault": one.fault or None}
+        for one in known.values()
+        if is_listed(one.name, share.networks)
+    }
+
+
+def in_each(namespaces: Iterable[Mapping[str, dict[str, object]]]) -> list[dict[str, object]]:
+    """Those that each namespace has; one that is at fault anywhere is."""
+    every = list(namespaces)
+    common = set.intersection(*(set(one) for one in every)) if every else set()
+    return [
+        next((one[name] for one in every if not one[name]["usable"]), every[0][name])
+        for name in sorted(common)
+    ]
+
+
+def enforced(namespaces: Iterable[str], found: Mapping[str, bool]) -> bool | None:
+    """Whether policies are enforced wherever sandboxes are; None where nobody knows yet."""
+    verdicts = [found.get(namespace) for namespace in namespaces]
+    return False if False in verdicts else None if None in verdicts else True
+
+
+def applied(
+    instance: Instance, probes: list[dict[str, object]], took_ms: float
+) -> dict[str, object]:
+    """A sandbox's egress profile that was probed."""
+    return {
+        "id": instance.id,
+        "network": instance.network,
+        "applied": True,
+        "probes": probes,
+        "took_ms": round(took_ms, 3),
     }
 
 

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from gateway import sizing
 from gateway.model import DEFAULT_SHARE, NO_AMOUNTS, Share
 from gateway.quota import ONE
+from sandman import names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gateway.model import SandboxRequest
     from gateway.quota import Amount
+    from sandman import errors
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +39,27 @@ class Want:
     """What it is to be prepared for: see `steps.prepared_hash`."""
     reservation: str | None = None
     """It is for this reservation, and not for a caller."""
+    network: str = names.NETWORK_NONE
+    """Egress profile."""
 
     @property
     def deadline(self) -> float:
         """When the caller stops waiting, on the monotonic clock."""
         return self.arrived + self.request.wait_s
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Queued:
+    """A request that is not done: where it stands. `retry_after` in seconds."""
+
+    id: str
+    is_waiting: bool
+    """In the queue; else its sandbox is starting."""
+    place: int | None
+    """First is 1; None when it is starting, or too far back to be counted."""
+    retry_after: float
+    trouble: errors.SandmanError | None = None
+    """Why its last try failed, when it is tried again."""
 
 
 def key_label(tenant: str, key: str) -> str:
@@ -85,4 +103,5 @@ def _agreed(request: SandboxRequest) -> dict[str, object]:
         "of_run": terms.of_run or None,
     }
     asked["owner"] = None if owner is None else owner.name
+    asked |= {"network": request.network, "network_wait": request.network_wait or None}
     return {name: value for name, value in asked.items() if value is not None}

@@ -29,6 +29,7 @@ from sandman._core.values import (
     EntryInfo,
     Event,
     FileInfo,
+    NetworkInfo,
     PoolInfo,
     ReservationInfo,
     Resources,
@@ -44,7 +45,7 @@ from sandman.wire import ExecResult
 
 __all__ = [
     "Batch", "Client", "CommandError", "ConfigurationError", "Data", "EntryInfo", "Event", "ExecOptions",
-    "ExecResult", "ExecStream", "FileInfo", "FileStream", "Files", "Follow", "Gap", "Limits", "PoolInfo", "Process",
+    "ExecResult", "ExecStream", "FileInfo", "FileStream", "Files", "Follow", "Gap", "Limits", "NetworkInfo", "PoolInfo", "Process",
     "ProcessInfo", "Progress", "Remote", "Reservation", "ReservationInfo", "ReservationOptions", "Resources", "Retry",
     "Sandbox", "SandboxInfo", "SandboxOptions", "Session",
     "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Step", "Terminal", "TerminalSpec",

@@ -11,9 +11,12 @@
     │   ├── TooLargeError              413 too_large
     │   ├── ImageNotFoundError         422 image_not_found
     │   ├── ImageDeniedError           403 image_denied
+    │   ├── NetworkDeniedError         403 network_denied
+    │   ├── NetworkUnsupportedError    422 network_unsupported
     │   ├── UserUnsupportedError       422 user_unsupported
     │   ├── TerminalUnsupportedError   422 terminal_unsupported
     │   ├── QuotaError                 429 quota              retryable
+    │   ├── ThrottledError             429 throttled          retryable
     │   ├── PrepareFailedError         422 prepare_failed
     │   ├── PathNotFoundError          404 path_not_found
     │   ├── IsADirectoryPathError      409 is_a_directory
@@ -33,6 +36,7 @@
         ├── UnschedulableError         503 unschedulable      retryable
         ├── UnreachableError           503 unreachable        retryable
         ├── VersionSkewError           503 version_skew
+        ├── NetworkNotAppliedError     503 network_not_applied retryable
         ├── EvictedError               410 evicted
         ├── PreemptedError             410 preempted
         ├── NodeLostError              410 node_lost
@@ -46,11 +50,10 @@ never an error. Standard library only: the daemon ships this file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping  # noqa: TC003 - `typing` costs the daemon 4 ms
+from collections.abc import Mapping  # noqa: TC003 - `typing` costs the daemon 4 ms
 
-CALLER = "caller"
-SANDBOX = "sandbox"
-INFRASTRUCTURE = "infrastructure"
+CALLER, SANDBOX, INFRASTRUCTURE = "caller", "sandbox", "infrastructure"
+_MEMBERS = ("status", "reason", "cause", "retryable", "detail", "field", "sandbox", "facts", "retry_after")  # fmt: skip
 
 
 class SandmanError(Exception):
@@ -96,16 +99,9 @@ class SandmanError(Exception):
         document: dict[str, object] = {
             "type": f"urn:sandman:{self.reason}",
             "title": self.reason.replace("_", " "),
-            "status": self.status,
-            "reason": self.reason,
-            "cause": self.cause,
-            "retryable": self.retryable,
-            "detail": self.detail,
         }
-        optional: dict[str, object] = {"field": self.field, "sandbox": self.sandbox}
-        optional |= {"facts": self.facts or None, "retry_after": self.retry_after}
-        document.update({name: value for name, value in optional.items() if value is not None})
-        return document
+        values = {name: getattr(self, name) for name in _MEMBERS}
+        return document | {name: one for name, one in values.items() if one not in (None, {})}
 
 
 class CallerError(SandmanError):
@@ -178,6 +174,20 @@ class ImageDeniedError(CallerError):
     status = 403
 
 
+class NetworkDeniedError(CallerError):
+    """Neither the pool, nor perhaps the key, lets this caller have that egress profile."""
+
+    reason = "network_denied"
+    status = 403
+
+
+class NetworkUnsupportedError(CallerError):
+    """Nobody here can enforce that, or tell whether it is: no such profile, or rules where a name is meant."""
+
+    reason = "network_unsupported"
+    status = 422
+
+
 class UserUnsupportedError(CallerError):
     """The command cannot run as that user here: unknown, or the daemon may not switch."""
 
@@ -196,6 +206,14 @@ class QuotaError(CallerError):
     """A limit of the tenant or of the namespace is reached."""
 
     reason = "quota"
+    status = 429
+    retryable = True
+
+
+class ThrottledError(CallerError):
+    """Too many tokens that are not known came from the caller's address."""
+
+    reason = "throttled"
     status = 429
     retryable = True
 
@@ -331,7 +349,13 @@ class VersionSkewError(InfrastructureError):
     """Gateway and daemon are more than one minor version apart."""
 
     reason = "version_skew"
-    status = 503
+
+
+class NetworkNotAppliedError(InfrastructureError):
+    """The network is not, or not yet, as the egress profile says: `facts` hold what was probed."""
+
+    reason = "network_not_applied"
+    retryable = True
 
 
 class EvictedError(InfrastructureError):
@@ -374,14 +398,3 @@ class InternalError(InfrastructureError):
 
     reason = "internal"
     status = 500
-
-
-def _walk(cls: type[SandmanError]) -> Iterator[type[SandmanError]]:
-    for child in cls.__subclasses__():
-        yield child
-        yield from _walk(child)
-
-
-def by_reason() -> dict[str, type[SandmanError]]:
-    """Every class of the tree by its reason."""
-    return {cls.reason: cls for cls in _walk(SandmanError)}

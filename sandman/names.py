@@ -17,6 +17,8 @@ KEYS_SECRET = "sandman-keys"  # noqa: S105 - the name of a Secret, not a secret
 """Signing keys shared by gateway and webhook. Made empty by the manifests, filled by the webhook."""
 API_KEYS_SECRET = "sandman-api-keys"  # noqa: S105
 """Hashes of callers' API keys: one entry a key id."""
+CALLERS_CONFIG = "sandman-callers"
+"""ConfigMap that says which ServiceAccounts and which issuers' tokens are which tenant's."""
 GATEWAY_TLS_SECRET = "sandman-gateway-tls"  # noqa: S105
 WEBHOOK_TLS_SECRET = "sandman-webhook-tls"  # noqa: S105
 WEBHOOK_CONFIGURATION = "sandman-webhook"
@@ -104,7 +106,9 @@ ANNOTATION_POOL_MIN = f"{DOMAIN}/min"
 ANNOTATION_POOL_MAX = f"{DOMAIN}/max"
 ANNOTATION_POOL_SWAP = f"{DOMAIN}/swap"
 ANNOTATION_POOL_NETWORK = f"{DOMAIN}/network"
-"""Egress profile that the pool's template has."""
+"""Egress profile of a sandbox whose caller names none; without it `none`."""
+ANNOTATION_POOL_NETWORKS = f"{DOMAIN}/networks"
+"""Egress profiles that callers may ask for, separated by commas, `*` for all; beside the pool's own and `none`."""
 ANNOTATION_POOL_PREPARE = f"{DOMAIN}/prepare"
 """Steps, as JSON, for each sandbox of the pool whose request has none."""
 ANNOTATION_POOL_RESIZE = f"{DOMAIN}/resize"
@@ -119,6 +123,17 @@ DELIVERY_IMAGE = "image"
 DELIVERY_INIT = "init"
 
 ALL_CONTAINERS = "*"
+
+# Of NetworkPolicies.
+LABEL_PROFILE = f"{DOMAIN}/profile"
+"""Name of the egress profile that a NetworkPolicy is; its selector has the same value of `network`."""
+ANNOTATION_CANARY = f"{DOMAIN}/canary"
+"""Addresses `ip:port`, separated by commas, that accept connections and that the profile opens."""
+ANNOTATION_CANARY_CLOSED = f"{DOMAIN}/canary-closed"
+"""Addresses that accept connections and that the profile does not open."""
+
+NETWORK_NONE = "none"
+"""The egress profile that opens nothing, and that needs no NetworkPolicy of its own."""
 
 # --- inside the pod ------------------------------------------------------------------------------
 
@@ -171,6 +186,8 @@ MEDIA_TAR = "application/x-tar"
 
 ENV_URL = "SANDMAN_URL"
 ENV_TOKEN = "SANDMAN_TOKEN"  # noqa: S105
+ENV_TOKEN_FILE = "SANDMAN_TOKEN_FILE"  # noqa: S105
+"""Of a file with the token, which is read for each call: who renews it need not tell the client."""
 ENV_CA = "SANDMAN_CA"
 
 # --- what Kubernetes takes as a label's value ----------------------------------------------------

@@ -1,10 +1,18 @@
-"""Problem documents, as one of `sandman.errors`: what whoever made the call has of them."""
+"""Reasons and problem documents, as one of `sandman.errors`: what whoever made the call has of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sandman.errors import InternalError, SandmanError, by_reason
+from sandman.errors import InternalError, SandmanError
+
+
+def by_reason(root: type[SandmanError] = SandmanError) -> dict[str, type[SandmanError]]:
+    """Every class of the tree by its reason."""
+    found: dict[str, type[SandmanError]] = {}
+    for child in root.__subclasses__():
+        found |= {child.reason: child, **by_reason(child)}
+    return found
 
 
 def from_problem(document: Mapping[str, object], status: int = 500) -> SandmanError:

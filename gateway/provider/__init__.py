@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from gateway.model import Assignment, Bounds, Broken, Ending, Instance, PoolSpec
+    from gateway.profiles import Known
     from sandman.errors import SandmanError
 
 
@@ -124,6 +125,21 @@ class Provider(Protocol):
 
     async def delete(self, instance: Instance) -> None:
         """Delete exactly this pod (by uid); one that is gone already is no error."""
+
+    async def set_network(self, instance: Instance, profile: str) -> Instance:
+        """Write another egress profile on exactly this sandbox; what it is then.
+
+        Raises:
+            DeletedError: it is gone, or going.
+            SandmanError: whether it was written is not known.
+        """
+
+    async def profiles(self, namespace: str) -> Known:
+        """The egress profiles of a namespace.
+
+        Raises:
+            SandmanError: the API server does not tell.
+        """
 
     async def renew(self, instance: Instance, age: float) -> None:
         """Write on exactly this pod that there was word of its caller so many seconds ago; one that ends or is

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from gateway.model import Ending
 from gateway.references import canonical
 from sandman import names
-from sandman.errors import INFRASTRUCTURE, SANDBOX, by_reason
+from sandman.errors import INFRASTRUCTURE, SANDBOX
+from sandman.problems import by_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import trio
 
-from gateway import sizing
+from gateway import profiles, sizing
 from gateway.provider import BusyError, ClaimLostError, RefusedError, endings, patches, pods
+from sandman import names
 from sandman.errors import (
     BadRequestError,
     DeletedError,
@@ -130,6 +131,32 @@ class KubernetesProvider:
         except kube.KubeError as error:
             raise translate(error) from error
         return pods.instance(pod)
+
+    async def set_network(self, instance: Instance, profile: str) -> Instance:
+        """See `Provider.set_network`."""
+        try:
+            pod = await self._api.patch_json(
+                kube.PODS,
+                instance.name,
+                patches.network(instance, profile),
+                namespace=instance.namespace,
+                idempotent=True,
+            )
+        except (kube.InvalidError, kube.NotFoundError) as error:
+            raise DeletedError("it ends, or is gone", sandbox=instance.id) from error
+        except kube.KubeError as error:
+            raise translate(error) from error
+        return pods.instance(pod)
+
+    async def profiles(self, namespace: str) -> profiles.Known:
+        """See `Provider.profiles`."""
+        try:
+            listing = await self._api.list(
+                kube.NETWORK_POLICIES, namespace=namespace, label_selector=names.LABEL_PROFILE
+            )
+        except kube.KubeError as error:
+            raise translate(error) from error
+        return profiles.of_policies(listing.items)
 
     async def resize(self, instance: Instance, bounds: Bounds) -> None:
         """See `Provider.resize`."""

@@ -87,6 +87,17 @@ def renewal(instance: Instance, age: float, now: float) -> list[Operation]:
     ]
 
 
+def network(instance: Instance, profile: str) -> list[Operation]:
+    """The patch that gives a sandbox another egress profile; not one that ends."""
+    return [
+        _operation("test", "/metadata/uid", instance.uid),
+        _operation("test", _label(names.LABEL_STATE), names.STATE_LEASED),
+        _operation("test", "/metadata/deletionTimestamp", None),
+        _operation("test", _annotation(names.ANNOTATION_ENDED), None),
+        _operation("add", _label(names.LABEL_NETWORK), profile),
+    ]
+
+
 def reclaim(instance: Instance, ending: Ending) -> list[Operation]:
     """The patch that ends a sandbox for a reason, if it is as it was seen: a renewal in between is more than
     anybody knew who decided."""
@@ -230,6 +241,7 @@ def lease_labels(assignment: Assignment) -> dict[str, str]:
         names.LABEL_RUN: assignment.run,
         names.LABEL_KEY: assignment.key,
         names.LABEL_RESERVATION: assignment.reservation,
+        names.LABEL_NETWORK: assignment.network,
     }
     return {key: value for key, value in values.items() if value is not None}
 

@@ -68,6 +68,7 @@ def instance(pod: Pod) -> Instance:
         key_id=meta.annotation(names.ANNOTATION_KEY_ID),
         claim_id=_text(claim.get("id")),
         previous_boot_id=_text(claim.get("previous_boot_id")),
+        network=meta.label(names.LABEL_NETWORK) or names.NETWORK_NONE,
         reservation=meta.label(names.LABEL_RESERVATION) or None,
         prepared=_text(prepared.get("hash")),
         prepared_boot_id=_text(prepared.get("boot_id")),
@@ -106,7 +107,8 @@ def pool(deployment: Deployment) -> PoolSpec | None:
         most=_pods(meta.annotation(names.ANNOTATION_POOL_MAX)),
         template=template,
         least=_pods(meta.annotation(names.ANNOTATION_POOL_MIN)),
-        network=meta.annotation(names.ANNOTATION_POOL_NETWORK),
+        network=meta.annotation(names.ANNOTATION_POOL_NETWORK) or names.NETWORK_NONE,
+        networks=_texts(meta.annotation(names.ANNOTATION_POOL_NETWORKS)),
         prepare=_steps(meta.annotation(names.ANNOTATION_POOL_PREPARE)),
         bounds=sizing.of_template(template),
         resize=meta.annotation(names.ANNOTATION_POOL_RESIZE) == "true",
@@ -152,7 +154,12 @@ def _tenants(meta: ObjectMeta, template: Mapping[str, Any]) -> frozenset[str] | 
         return frozenset() if has_secrets else None
     if told.strip() == EVERYBODY:
         return None
-    return frozenset(one.strip() for one in told.split(",") if one.strip())
+    return _texts(told)
+
+
+def _texts(text: str) -> frozenset[str]:
+    """The parts of an annotation that is separated by commas."""
+    return frozenset(one.strip() for one in text.split(",") if one.strip())
 
 
 def _broken(told: Mapping[str, object]) -> Broken | None:

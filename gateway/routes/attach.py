@@ -35,7 +35,7 @@ class AttachRoutes:
     async def attach(self, request: Request) -> ASGIApp:
         """`POST /v1/sandboxes/attach`. Any replica does it: the Lease's name is what makes it exclusive."""
         context = self._context
-        principal = context.principal(request)
+        principal = await context.principal(request)
         policy.may_manage(principal)
         key = parse.idempotency_key(request.headers.get(names.HEADER_IDEMPOTENCY_KEY))
         body = await json_body(request, context.settings.body_max_bytes)
@@ -46,14 +46,14 @@ class AttachRoutes:
         hashed = None if key is None else key_label(principal.tenant, key)
         made = await context.attacher.attach(principal, wanted, hashed)
         # The token is good for the longest life; shown is when it ends unless it is renewed.
-        token = context.token(made.instance, made.boot_id)
+        token = context.token(made.instance, made.boot_id, principal.key_id)
         shown = dataclasses.replace(made, instance=context.keeper.as_of_now(made.instance))
         return Json(views.ready(shown, token), status_code=201)
 
     async def attachable(self, request: Request) -> Response:
         """`GET /v1/sandboxes?attachable`."""
         context = self._context
-        principal = context.principal(request)
+        principal = await context.principal(request)
         policy.may_manage(principal)
         namespace = parse.attachable_query(request.query_params.multi_items())
         served = context.settings.workload_namespaces

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import JSONResponse
 
-from gateway import auth, policy, tokens
+from gateway import policy, tokens
 from sandman import names, wire
 from sandman.errors import NotFoundError, TooLargeError, UnreachableError
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from gateway.attach import Attacher
     from gateway.auth import Credentials
+    from gateway.authentication import Authentication
+    from gateway.calls import Calls
     from gateway.config import Settings
     from gateway.desk import Desk
     from gateway.handoff import Handoff
@@ -57,6 +59,8 @@ class Context:
 
     settings: Settings
     credentials: Credentials
+    authentication: Authentication
+    calls: Calls
     roster: Roster
     lookup: Lookup
     pool: Pool
@@ -77,79 +81,93 @@ class Context:
     missing: Callable[[], list[str]]
     """What this replica still waits for before it can serve."""
 
-    def principal(self, request: HTTPConnection) -> Principal:
-        """Who calls.
+    async def principal(self, connection: HTTPConnection) -> Principal:
+        """Who calls. From then on the call ends with what he is known by.
 
         Raises:
             UnauthenticatedError: nobody whom we know.
-            UnreachableError: this replica is only starting and cannot tell.
+            UnreachableError: this replica is only starting and cannot tell, or nobody else can.
+            SandmanError: as `Authentication.principal`.
         """
         missing = self.missing()
         if missing:
             raise UnreachableError(
                 f"this gateway is starting: it waits for {', '.join(missing)}", retry_after=1.0
             )
-        return auth.authenticate(
-            request.headers.get("authorization"), self.credentials, self.wall()
-        )
+        address = connection.client.host if connection.client is not None else None
+        header = connection.headers.get("authorization")
+        principal = await self.authentication.principal(header, address)
+        self.calls.begin(connection.scope, principal)
+        return principal
 
-    async def find(self, principal: Principal, sandbox: str) -> Instance:
+    async def find(self, principal: Principal, sandbox: str, need: str) -> Instance:
         """The living or ended sandbox with this id, if it is the principal's.
 
         On a cache miss the API server is asked once: this replica's watch may be behind the one that
-        made the sandbox.
+        made the sandbox. Another tenant's is a miss like any other, so that neither the answer nor its time
+        tells of it.
+
+        Args:
+            principal: who calls.
+            sandbox: the id that the caller gave.
+            need: what the call needs of a sandbox's token, of `scopes`.
 
         Raises:
             NotFoundError: none, or somebody else's.
+            ForbiddenError: the token is not good for this.
             SandmanError: it has ended and its pod is gone; the reason is the error.
         """
-        policy.may_ask(principal, sandbox)
-        if sandbox.startswith(names.ATTACHMENT_PREFIX):
-            return await self._find_attached(principal, sandbox)
-        instance = self.roster.registry.find(sandbox)
-        if instance is None or instance.state in NOBODYS:
-            # Claimed through another replica, and the watch is behind; or a guess.
-            self._raise_if_ended(principal, sandbox)
-            instance = await self.lookup.find(principal.tenant, sandbox)
-        elif instance.address is None and instance.ending is None:
-            # It was handed over by another replica, so that it has one.
-            instance = await self.lookup.find(principal.tenant, sandbox) or instance
-        if instance is None or instance.state in NOBODYS:
-            raise NotFoundError(f"no sandbox {sandbox}", sandbox=sandbox)
-        policy.may_use(principal, sandbox, instance.tenant)
-        self._raise_if_ended(principal, sandbox)
-        return instance
-
-    async def _find_attached(self, principal: Principal, sandbox: str) -> Instance:
-        registry = self.attacher.attached.registry
-        instance = registry.find(sandbox)
+        policy.may_ask(principal, sandbox, need)
+        is_attached = sandbox.startswith(names.ATTACHMENT_PREFIX)
+        registry = self.attacher.attached.registry if is_attached else self.roster.registry
+        instance = _own(principal, registry.find(sandbox))
         if instance is None:
             self._raise_if_ended(principal, sandbox, registry)
-            instance = await self.lookup.find(principal.tenant, sandbox)
-        policy.may_use(principal, sandbox, instance.tenant if instance else None)
-        if instance is None:  # pragma: no cover - `may_use` has raised
+            instance = _own(principal, await self.lookup.find(principal.tenant, sandbox))
+        elif not is_attached and instance.address is None and instance.ending is None:
+            # It was handed over by another replica, so that it has one.
+            found = await self.lookup.find(principal.tenant, sandbox)
+            instance = _own(principal, found) or instance
+        if instance is None:
             raise NotFoundError(f"no sandbox {sandbox}", sandbox=sandbox)
+        if not is_attached:
+            self._raise_if_ended(principal, sandbox, registry)
         return instance
 
-    def token(self, instance: Instance, boot_id: str) -> str:
-        """A token that is good for this sandbox, this boot and the length of its lease."""
-        claims = tokens.SandboxClaims(
-            instance.id,
-            boot_id,
-            instance.tenant or "",
-            (instance.expires_at or self.wall()) + TOKEN_SLACK_S,
+    def token(self, instance: Instance, boot_id: str, maker: str) -> str:
+        """A token that is good for this sandbox, this boot and the length of its lease.
+
+        Args:
+            instance: the sandbox.
+            boot_id: which start of its daemon.
+            maker: id of the API key or rule that it is made for, and ends with.
+        """
+        return self.sign(
+            tokens.SandboxClaims(
+                instance.id, boot_id, instance.tenant or "", self.ends(instance), maker
+            )
         )
+
+    def ends(self, instance: Instance) -> float:
+        """When a token of this sandbox ends at the latest, in seconds since the epoch."""
+        return (instance.expires_at or self.wall()) + TOKEN_SLACK_S
+
+    def sign(self, claims: tokens.SandboxClaims) -> str:
+        """The token that says so."""
         keys = self.credentials
         return tokens.make_sandbox_token(claims, keys.sandbox_keys, keys.current_key)
 
-    def _raise_if_ended(
-        self, principal: Principal, sandbox: str, registry: Registry | None = None
-    ) -> None:
-        remembered = (registry or self.roster.registry).ending(sandbox)
-        if remembered is not None:
-            tenant, ending = remembered
-            policy.may_use(principal, sandbox, tenant)
+    def _raise_if_ended(self, principal: Principal, sandbox: str, registry: Registry) -> None:
+        tenant, ending = registry.ending(sandbox) or (None, None)
+        if ending is not None and policy.owns(principal, tenant):
             raise ending.error(sandbox)
+
+
+def _own(principal: Principal, instance: Instance | None) -> Instance | None:
+    """The sandbox, when it is one and the principal's."""
+    if instance is None or instance.state in NOBODYS or not policy.owns(principal, instance.tenant):
+        return None
+    return instance
 
 
 async def json_body(request: Request, limit: int) -> dict[str, object]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 from starlette.routing import Route
 
-from gateway import reach
+from gateway import reach, scopes
 from gateway.proxy import Target
 from sandman import names
 from sandman.errors import ExpiredError, NotFoundError
@@ -72,11 +72,12 @@ class ForwardRoutes:
 
     async def forward(self, path: str, request: Request) -> ASGIApp:
         """Any of `FORWARDED`."""
-        principal = self._context.principal(request)
+        principal = await self._context.principal(request)
         tail = _tail(path, request)
         is_use = not (path in LOOKS and request.method == "GET" and not request.url.query)
+        need = scopes.of_call(path, request.method)
         to = await target(
-            self._context, principal, request.path_params["id"], request, is_use=is_use
+            self._context, principal, request.path_params["id"], need, request, is_use=is_use
         )
         call = self._context.proxy.forward(to, daemon_path(tail, request))
         is_command = request.method == "POST" and path in COMMANDS
@@ -107,6 +108,7 @@ async def target(
     context: Context,
     principal: Principal,
     sandbox: str,
+    need: str,
     connection: HTTPConnection,
     *,
     is_use: bool = True,
@@ -117,6 +119,7 @@ async def target(
         context: the parts.
         principal: who calls.
         sandbox: the id that the caller gave.
+        need: what the call needs of a sandbox's token, of `scopes`.
         connection: the call; says how long its caller waits.
         is_use: the call is more than a look: it renews the sandbox's lease.
 
@@ -124,16 +127,16 @@ async def target(
         SandmanError: none, somebody else's, or one that has ended.
     """
     until = reach.until(trio.current_time(), connection.scope["headers"])
-    instance = await living(context, principal, sandbox)
+    instance = await living(context, principal, sandbox, need)
     if is_use:
         context.keeper.use(instance)
     boot_id = principal.boot_id or await context.proxy.boot_id(instance, until)
     return Target(instance, boot_id, until)
 
 
-async def living(context: Context, principal: Principal, sandbox: str) -> Instance:
+async def living(context: Context, principal: Principal, sandbox: str, need: str) -> Instance:
     """The sandbox with this id; raises as `target`."""
-    instance = await context.find(principal, sandbox)
+    instance = await context.find(principal, sandbox, need)
     if instance.ending is not None:
         raise instance.ending.error(sandbox)
     if context.keeper.is_over(instance):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import Route
 
-from gateway import policy, views
+from gateway import policy, scopes, views
 from gateway.routes import parse
 from gateway.routes.context import Json, json_body
 from gateway.routes.forward import living
@@ -36,8 +36,8 @@ class LeaseRoutes:
     async def renew(self, request: Request) -> Response:
         """`POST /v1/sandboxes/{id}/renew`."""
         context = self._context
-        principal = context.principal(request)
-        found = await living(context, principal, request.path_params["id"])
+        principal = await context.principal(request)
+        found = await living(context, principal, request.path_params["id"], scopes.RENEW)
         await context.keeper.renew(found)
         shown = context.keeper.as_of_now(found)
         return Json({"id": found.id, "expires_at": views.moment(shown.expires_at)})
@@ -46,7 +46,7 @@ class LeaseRoutes:
         """`POST /v1/runs/{run}/heartbeat`. Of a run that has nothing, not even what is prepared ahead, nothing is
         written: there is nothing to be kept, and no caller can fill the cluster with Leases."""
         context = self._context
-        principal = context.principal(request)
+        principal = await context.principal(request)
         policy.may_manage(principal)
         run = parse.run_name(request.path_params["run"]) or ""
         body = await json_body(request, context.settings.body_max_bytes)
@@ -60,7 +60,7 @@ class LeaseRoutes:
     async def end(self, request: Request) -> Response:
         """`DELETE /v1/runs/{run}/heartbeat`. While the run has anything nothing is done: it may be another's."""
         context = self._context
-        principal = context.principal(request)
+        principal = await context.principal(request)
         policy.may_manage(principal)
         run = parse.run_name(request.path_params["run"]) or ""
         key = RunKey(principal.tenant, run)

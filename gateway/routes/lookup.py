@@ -3,7 +3,7 @@ the sandbox. Callers choose the ids, so that both how often and how many at once
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from gateway.model import Instance
 
 ABSENT_S = 5.0
-"""Seconds for which an id that was not there is not asked for again. A pod's uid is never given twice, and
-nobody can know an id before its pod is made: what is there later was there or is shown by the watch."""
+"""Seconds for which an id that was not there, or not the caller's, is not asked for again. A pod's uid is never
+given twice, and nobody can know an id before its pod is made: what is there later was there or is shown by the
+watch."""
 ABSENT_MAX = 10_000
 """Such ids kept: about 2 MiB."""
 READS_AT_ONCE = 4
@@ -42,14 +43,14 @@ class Lookup:
     def __init__(self, pods: Pods, namespaces: Sequence[str]) -> None:
         self._pods = pods
         self._namespaces = namespaces
-        self._absent: OrderedDict[str, float] = OrderedDict()
-        # As many as there are tenants with keys.
-        self._limiters: defaultdict[str, trio.CapacityLimiter] = defaultdict(
-            lambda: trio.CapacityLimiter(READS_AT_ONCE)
-        )
+        self._absent: OrderedDict[tuple[str, str], float] = OrderedDict()
+        """By tenant and id where it is another's, by "" and id where it is nobody's."""
+        self._limiters: dict[str, trio.CapacityLimiter] = {}
+        """Of tenants that ask just now."""
 
     async def find(self, tenant: str, sandbox: str) -> Instance | None:
-        """The pod of this sandbox, whosoever it is.
+        """The pod of this sandbox. Another tenant's is absent in every way, the time of the answer too: it is
+        asked for as one that never was, and as seldom.
 
         Args:
             tenant: who asks.
@@ -59,24 +60,36 @@ class Lookup:
             SandmanError: the API server does not answer.
         """
         name = parse.pod_name(sandbox)
-        if name is None or self._is_absent(sandbox):
+        if name is None or self._is_absent(tenant, sandbox):
             return None
-        async with self._limiters[tenant]:
-            # Those that waited for the same id need not ask any more.
-            if self._is_absent(sandbox):
-                return None
-            for namespace in self._namespaces:
-                instance = await self._pods.read(namespace, name)
-                if instance is not None and instance.id == sandbox:
-                    return instance
-        self._keep_absent(sandbox)
+        limiter = self._limiters.setdefault(tenant, trio.CapacityLimiter(READS_AT_ONCE))
+        try:
+            async with limiter:
+                # Those that waited for the same id need not ask any more.
+                if self._is_absent(tenant, sandbox):
+                    return None
+                found = await self._read(name, sandbox)
+        finally:
+            if not limiter.borrowed_tokens and not limiter.statistics().tasks_waiting:
+                self._limiters.pop(tenant, None)
+        if found is not None and found.tenant == tenant:
+            return found
+        self._keep_absent("" if found is None else tenant, sandbox)
         return None
 
-    def _is_absent(self, sandbox: str) -> bool:
-        return trio.current_time() < self._absent.get(sandbox, 0.0)
+    async def _read(self, name: str, sandbox: str) -> Instance | None:
+        for namespace in self._namespaces:
+            instance = await self._pods.read(namespace, name)
+            if instance is not None and instance.id == sandbox:
+                return instance
+        return None
 
-    def _keep_absent(self, sandbox: str) -> None:
-        self._absent[sandbox] = trio.current_time() + ABSENT_S
-        self._absent.move_to_end(sandbox)
+    def _is_absent(self, tenant: str, sandbox: str) -> bool:
+        until = max(self._absent.get((whose, sandbox), 0.0) for whose in ("", tenant))
+        return trio.current_time() < until
+
+    def _keep_absent(self, tenant: str, sandbox: str) -> None:
+        self._absent[tenant, sandbox] = trio.current_time() + ABSENT_S
+        self._absent.move_to_end((tenant, sandbox))
         while len(self._absent) > ABSENT_MAX:
             self._absent.popitem(last=False)

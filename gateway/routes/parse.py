@@ -12,7 +12,7 @@ from gateway.choice import DEFAULT_POOL
 from gateway.model import COUNT_MAX, NO_AMOUNTS, Amounts, Owner, Purpose, SandboxRequest, Terms
 from gateway.workloads import Wanted
 from sandman import names, wire
-from sandman.errors import BadRequestError
+from sandman.errors import BadRequestError, NetworkUnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,7 +65,7 @@ def sandbox_request(body: Mapping[str, object], settings: Settings) -> SandboxRe
         run=run,
         labels=_labels(reader.raw("labels")),
         max_s=terms.max_s or settings.life_default_s,
-        wait_s=_wait(reader.seconds("wait_s", zero=True), settings),
+        wait_s=wait(reader.seconds("wait_s", zero=True), settings),
         count=reader.count("count", 1, COUNT_MAX, least=1) if reader.has("count") else None,
         gang=reader.flag("gang"),
         resources=_resources(reader.raw("resources")),
@@ -75,9 +75,29 @@ def sandbox_request(body: Mapping[str, object], settings: Settings) -> SandboxRe
         prepare=steps.parse(reader.raw("prepare")),
         terms=terms,
         owner=_owner(reader.inner("owner")),
+        network=network(reader.raw("network")),
+        network_wait=reader.flag("network_wait"),
     )
     reader.finish()
     return request
+
+
+def network(value: object) -> str | None:
+    """The name of an egress profile.
+
+    Raises:
+        NetworkUnsupportedError: rules are given where a name is meant.
+        BadRequestError: it cannot be a name.
+    """
+    if isinstance(value, (dict, list)):
+        raise NetworkUnsupportedError(
+            "rules of a caller's own cannot be enforced: NetworkPolicies know no host names, and are not the "
+            "gateway's to write. Name an egress profile that the cluster's operator has made",
+            field="network",
+        )
+    if value is not None and not names.is_label(value):
+        raise BadRequestError("network must be 1 to 63 of A-Z a-z 0-9 . _ -", field="network")
+    return None if value is None else str(value)
 
 
 def image(text: str | None) -> str | None:
@@ -329,7 +349,12 @@ def _owner(reader: wire.Fields | None) -> Owner | None:
     return owner
 
 
-def _wait(asked: float | None, settings: Settings) -> float:
+def wait(asked: float | None, settings: Settings) -> float:
+    """Seconds that a caller waits.
+
+    Raises:
+        BadRequestError: over the longest.
+    """
     if asked is not None and asked > settings.wait_max_s:
         raise BadRequestError(
             f"wait_s is over the longest wait of {settings.wait_max_s:g} s", field="wait_s"
@@ -356,4 +381,4 @@ def ask_query(pairs: Sequence[tuple[str, str]], settings: Settings) -> float:
         asked = -1.0
     if not asked >= 0:
         raise BadRequestError("wait_s must be a number of seconds, 0 or more", field="wait_s")
-    return _wait(asked, settings)
+    return wait(asked, settings)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.routing import Route
 
+from gateway import scopes
 from gateway.ports import Port
 from gateway.routes import forward
 from sandman import names
@@ -37,9 +38,10 @@ class PortRoutes:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward one call."""
         request = Request(scope)
-        principal = self._context.principal(request)
+        principal = await self._context.principal(request)
         sandbox, port = parse(scope["raw_path"])
-        target = await forward.target(self._context, principal, sandbox, request)
+        need = scopes.of_port(port.number)
+        target = await forward.target(self._context, principal, sandbox, need, request)
         path = forward.daemon_path(port.tail, request)
         call = self._context.proxy.forward(target, path, port)
         await call(scope, receive, send)

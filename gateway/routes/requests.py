@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,10 @@ from starlette.routing import Route
 
 from gateway import policy, views
 from gateway.cases import member_ids
-from gateway.model import COUNT_MAX, Queued, Ready
+from gateway.model import COUNT_MAX, Ready
 from gateway.routes import parse
 from gateway.routes.context import Json
-from gateway.wants import key_label
+from gateway.wants import Queued, key_label
 from sandman import names
 from sandman.errors import BadRequestError, InternalError, SandmanError
 
@@ -37,10 +38,10 @@ class RequestRoutes:
     """Endpoints over the desk.
 
     Args:
-        show: a sandbox that was just handed over, as callers see it.
+        show: a sandbox that was just handed over, as the caller with the key of this id sees it.
     """
 
-    def __init__(self, context: Context, show: Callable[[Ready], Shown]) -> None:
+    def __init__(self, context: Context, show: Callable[[str, Ready], Shown]) -> None:
         self._context = context
         self._show = show
 
@@ -55,13 +56,13 @@ class RequestRoutes:
     async def ask(self, request: Request) -> ASGIApp:
         """`GET /v1/requests/{id}?wait_s=`."""
         context = self._context
-        principal = context.principal(request)
+        principal = await context.principal(request)
         policy.may_manage(principal)
         if not context.handoff.is_allocator:
             return await context.handoff.forward(request)
         wait_s = parse.ask_query(request.query_params.multi_items(), context.settings)
         made = await context.desk.ask(principal.tenant, request.path_params["id"], wait_s)
-        return answer(made, self._show)
+        return answer(made, functools.partial(self._show, principal.key_id))
 
     async def drop(self, request: Request) -> ASGIApp:
         """`DELETE /v1/requests/{id}`."""
@@ -69,7 +70,7 @@ class RequestRoutes:
 
     async def drop_by_key(self, request: Request) -> ASGIApp:
         """`DELETE /v1/requests` with an Idempotency-Key: all that the key stands for."""
-        principal = self._context.principal(request)
+        principal = await self._context.principal(request)
         key = parse.idempotency_key(request.headers.get(names.HEADER_IDEMPOTENCY_KEY))
         if key is None:
             raise BadRequestError(
@@ -80,7 +81,7 @@ class RequestRoutes:
 
     async def _drop(self, request: Request, whole: str) -> ASGIApp:
         context = self._context
-        principal = context.principal(request)
+        principal = await context.principal(request)
         policy.may_manage(principal)
         requests = [whole, *member_ids(whole, COUNT_MAX)]
         if not context.handoff.is_allocator:

@@ -58,7 +58,7 @@ class ReservationRoutes:
         self, request: Request, act: Callable[[Request, Principal], Awaitable[Response]]
     ) -> ASGIApp:
         """Here, or at the replica that is the allocator."""
-        principal = self._context.principal(request)
+        principal = await self._context.principal(request)
         policy.may_manage(principal)
         if not self._context.handoff.is_allocator:
             return await self._context.handoff.forward(request)

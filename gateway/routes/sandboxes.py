@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING
 
 import trio
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway import policy, views
+from gateway import policy, scopes, views
 from gateway.routes import parse
 from gateway.routes.attach import AttachRoutes
 from gateway.routes.context import Json, json_body
@@ -53,7 +54,7 @@ class SandboxRoutes:
     async def create(self, request: Request) -> ASGIApp:
         """`POST /v1/sandboxes`."""
         context, asked = self._context, trio.current_time()
-        principal = context.principal(request)
+        principal = await context.principal(request)
         policy.may_manage(principal)
         if not context.handoff.is_allocator:
             return await context.handoff.forward(request, lambda one: self._note(one, asked))
@@ -61,21 +62,23 @@ class SandboxRoutes:
         body = await json_body(request, context.settings.body_max_bytes)
         wanted = parse.sandbox_request(body, context.settings)
         policy.may_run(principal, wanted.image)
+        await context.pool.networks.check(wanted.network)
         wanted = await context.owners.resolve(wanted)
         desk, tenant, share = context.desk, principal.tenant, principal.share
+        show = functools.partial(self.hand_over, principal.key_id)
         if wanted.count is None:
-            return answer(await desk.allocate(tenant, wanted, key, share), self.hand_over)
+            return answer(await desk.allocate(tenant, wanted, key, share), show)
         members = await desk.open(tenant, wanted, key, share)
-        return Stream(desk, members, wanted.wait_s, self.hand_over, self._metrics)
+        return Stream(desk, members, wanted.wait_s, show, self._metrics)
 
-    def hand_over(self, made: Ready) -> dict[str, object]:
-        """A sandbox that was just made, as its caller sees it."""
+    def hand_over(self, maker: str, made: Ready) -> dict[str, object]:
+        """A sandbox that was just made, as its caller sees it; `maker` is the id of his key or rule."""
         self._context.proxy.learn(made.instance.uid, made.boot_id)
         self._metrics.allocated(made)
         total_ms = made.timings.queued_ms + made.timings.claim_ms + made.timings.ready_ms
         self._metrics.firsts.made(made.instance.id, trio.current_time() - total_ms / 1e3)
         # The token is good for the longest life; shown is when it ends unless it is renewed.
-        token = self._context.token(made.instance, made.boot_id)
+        token = self._context.token(made.instance, made.boot_id, maker)
         shown = dataclasses.replace(made, instance=self._context.keeper.as_of_now(made.instance))
         return views.ready(shown, token)
 
@@ -88,7 +91,7 @@ class SandboxRoutes:
         """`GET /v1/sandboxes?run=&state=`, `?attachable`."""
         if "attachable" in request.query_params:
             return await self._workloads.attachable(request)
-        principal = self._context.principal(request)
+        principal = await self._context.principal(request)
         policy.may_manage(principal)
         run, ended = parse.list_query(request.query_params.multi_items())
         both = (self._context.roster.registry, self._context.attacher.attached.registry)
@@ -100,8 +103,8 @@ class SandboxRoutes:
 
     async def show(self, request: Request) -> Response:
         """`GET /v1/sandboxes/{id}`."""
-        principal = self._context.principal(request)
-        instance = await self._context.find(principal, request.path_params["id"])
+        principal = await self._context.principal(request)
+        instance = await self._context.find(principal, request.path_params["id"], scopes.LOOK)
         return Json(self._shown(instance))
 
     def _shown(self, instance: Instance) -> dict[str, object]:
@@ -112,10 +115,11 @@ class SandboxRoutes:
 
     async def release(self, request: Request) -> Response:
         """`DELETE /v1/sandboxes/{id}`: what is not there, or not the caller's, is released already."""
-        principal = self._context.principal(request)
+        principal = await self._context.principal(request)
         policy.may_manage(principal)
         try:
-            instance = await self._context.find(principal, request.path_params["id"])
+            sandbox = request.path_params["id"]
+            instance = await self._context.find(principal, sandbox, scopes.MANAGE)
         except SandmanError as error:
             if error.status in GONE:
                 return Response(status_code=204)
@@ -128,7 +132,7 @@ class SandboxRoutes:
 
     async def release_run(self, request: Request) -> Response:
         """`DELETE /v1/runs/{run}`."""
-        principal = self._context.principal(request)
+        principal = await self._context.principal(request)
         policy.may_manage(principal)
         run = parse.run_name(request.path_params["run"])
         found = self._context.roster.registry.of_tenant(principal.tenant, run)
@@ -140,7 +144,7 @@ class SandboxRoutes:
 
     async def pools(self, request: Request) -> Response:
         """`GET /v1/pools`."""
-        principal = self._context.principal(request)
+        principal = await self._context.principal(request)
         policy.may_manage(principal)
         roster = self._context.roster
         instances = roster.registry.all()

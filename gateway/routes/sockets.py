@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
+from gateway import scopes
 from gateway.proxy import SAFE_HEADERS, response_headers
 from gateway.routes import forward, ports
 from gateway.tunnel import Route, Tunnels
@@ -71,10 +72,11 @@ class SocketRoutes:
 
     async def _carry(self, scope: Scope, receive: Receive, send: Send) -> None:
         connection = HTTPConnection(scope)
-        principal = self._context.principal(connection)
+        principal = await self._context.principal(connection)
         port = self._port(scope)
         sandbox, tail = _terminal(scope) if port is None else (port[0], port[1].tail)
-        target = await forward.target(self._context, principal, sandbox, connection)
+        need = scopes.EXEC if port is None else scopes.of_port(port[1].number)
+        target = await forward.target(self._context, principal, sandbox, need, connection)
         path = forward.daemon_path(tail, connection)
         route = Route(target, path, None if port is None else port[1])
         await self.tunnels.run(route, scope, receive, send)

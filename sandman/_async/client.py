@@ -53,7 +53,8 @@ class Client:
             print(result.stdout_text)
 
     One client serves any number of sandboxes at once. Settings left out come from the environment:
-    SANDMAN_URL, SANDMAN_TOKEN, SANDMAN_CA (path of a PEM file), SANDMAN_SERVER_NAME.
+    SANDMAN_URL, SANDMAN_TOKEN or SANDMAN_TOKEN_FILE (a file that is read for each call), SANDMAN_CA (path of a PEM
+    file), SANDMAN_SERVER_NAME.
 
     Args:
         url: of the gateway, for example https://gateway:8443.

@@ -49,7 +49,7 @@ class PortTransport(httpx.AsyncBaseTransport):
         """
         if not is_below(self._base, request.url):
             raise BadRequestError(f"{request.url} is not at {self._base}", field="url")
-        request.headers["authorization"] = f"Bearer {self._settings.token}"
+        request.headers["authorization"] = f"Bearer {self._settings.bearer}"
         if self._settings.server_name is not None:
             request.extensions["sni_hostname"] = self._settings.server_name
         response = await self._inner.handle_async_request(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -13,7 +14,7 @@ from sandman._core import faults
 from sandman._core.config import REPLY_MARGIN_S
 from sandman._core.retry import Repeat
 from sandman._core.sources import CHUNK_BYTES, as_bytes
-from sandman.errors import BadRequestError
+from sandman.errors import BadRequestError, SandmanError
 from sandman.handles import ENDED, ProcessInfo
 
 if TYPE_CHECKING:
@@ -139,3 +140,9 @@ def parse_process(answer: object) -> ProcessInfo:
         return ProcessInfo.from_json(answer)  # type: ignore[arg-type]
     except (BadRequestError, TypeError, AttributeError):
         raise faults.not_understood("a command", answer) from None
+
+
+async def kill_quietly(process: Process) -> None:
+    """A cancelled command ends at once; where that cannot be said, its grace ends it."""
+    with suppress(SandmanError):
+        await process.kill(patience_s=KILL_LIMIT_S)

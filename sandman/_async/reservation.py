@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import anyio
 
-from sandman import errors, names
+from sandman import errors, names, problems
 from sandman._async.transport import Call
 from sandman._core import faults, prepare
 from sandman._core.config import RELEASE_LIMIT_S
@@ -140,7 +140,7 @@ def seconds_left(info: ReservationInfo) -> float:
 
 def _failure(info: ReservationInfo) -> errors.SandmanError:
     last: Mapping[str, object] = info.failures[-1] if info.failures else {}
-    kind = errors.by_reason().get(str(last.get("reason")), errors.PrepareFailedError)
+    kind = problems.by_reason().get(str(last.get("reason")), errors.PrepareFailedError)
     facts = last.get("facts")
     return kind(
         str(last.get("detail") or "it could not be prepared"),

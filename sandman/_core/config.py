@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -60,6 +61,17 @@ class Settings:
     """None: the CAs that httpx trusts by default."""
     server_name: str | None = None
     limits: Limits = Limits()
+    token_file: Path | None = dataclasses.field(default=None, repr=False)
+    """Where the token is read anew for each call: a projected ServiceAccount token is renewed hourly."""
+
+    @property
+    def bearer(self) -> str:
+        """The token to send now.
+
+        Raises:
+            ConfigurationError: its file cannot be read.
+        """
+        return self.token if self.token_file is None else _read_token(self.token_file)
 
     @classmethod
     def load(
@@ -77,9 +89,13 @@ class Settings:
         Raises:
             ConfigurationError: something is missing or cannot be; the text names the variable.
         """
+        token = token or environ.get(names.ENV_TOKEN, "")
+        path = environ.get(names.ENV_TOKEN_FILE, "")
+        file = Path(path) if path and not token else None
         return cls(
             url=_check_url(url or environ.get(names.ENV_URL, "")),
-            token=_check_token(token or environ.get(names.ENV_TOKEN, "")),
+            token=_check_token(token) if file is None else _read_token(file),
+            token_file=file,
             trust=_trust(ca or environ.get(names.ENV_CA) or None),
             server_name=server_name or environ.get(ENV_SERVER_NAME) or None,
             limits=limits or Limits(),
@@ -105,11 +121,24 @@ def _check_url(url: str) -> str:
     return url.rstrip("/")
 
 
+def _read_token(file: Path) -> str:
+    try:
+        return _check_token(file.read_text("ascii", "replace"))
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot read the token from {file}: {error.strerror or error}. "
+            f"{names.ENV_TOKEN_FILE} is the path of a file with nothing else in it",
+            field="token",
+        ) from error
+
+
 def _check_token(token: str) -> str:
     token = token.strip()
     if not token:
         raise ConfigurationError(
-            f"no token given: pass token= or set {names.ENV_TOKEN} to your API key", field="token"
+            f"no token given: pass token=, or set {names.ENV_TOKEN} to your API key"
+            f" or {names.ENV_TOKEN_FILE} to a file with a token",
+            field="token",
         )
     if not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigurationError(

@@ -54,7 +54,7 @@ class SandboxInfo(_Told):
 
     `tier` is `warm`, `swap` or `cold`; `state` is `ready`, `ending` or `ended`, then `ended` has
     `reason`, `detail` and `at`. `token` is good for this sandbox alone and comes with the creation only.
-    `resources` are the most that it may use, as Kubernetes writes them.
+    `resources` are the most that it may use, as Kubernetes writes them. `network` is its egress profile.
     `timings` are in milliseconds. `expires_at`: when it ends unless it is renewed; `lease` holds `ttl_s`, `idle_s`,
     `max_s` and whether it is the `run`'s.
     """
@@ -69,6 +69,7 @@ class SandboxInfo(_Told):
     node: str | None = None
     resources: Mapping[str, str] = dataclasses.field(default_factory=dict)
     boot_id: str | None = None
+    network: str | None = None
     run: str | None = None
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     created_at: str | None = None
@@ -77,6 +78,16 @@ class SandboxInfo(_Told):
     token: str | None = dataclasses.field(default=None, repr=False)
     timings: Mapping[str, float] = dataclasses.field(default_factory=dict)
     ended: Mapping[str, object] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkInfo:
+    """A sandbox's egress profile that is in force: `probes` are what was tried from inside it, each with `what`,
+    `expected` (`open` or `closed`) and `outcome`; `took_ms` milliseconds from the call until it was so."""
+
+    network: str
+    probes: Sequence[Mapping[str, str]] = ()
+    took_ms: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,9 @@ class SandboxOptions(TypedDict, total=False):
     sandboxes of a run at once; those without a `run` share one of this client's. `heartbeat` False: it does not,
     and the sandbox lives for `max_s`, or with `ttl_s` as long as calls or `renew` come. `idle_s`: the most seconds
     without a call or a running command. `max_s`: the most seconds it may live (4 hours). All count from ready.
-    `owner`: name of a Job in the sandboxes' namespace, with which it goes.
+    `owner`: name of a Job in the sandboxes' namespace, with which it goes. `network`: egress profile, of those that
+    the pool allows; without it the pool's own. `network_wait`: you get it only when a probe has shown that its
+    profile is in force.
 
     `wait_s`: the most seconds to wait for it, retries included (60). `idempotency_key`: calls with
     one key get one sandbox; one is made for each call that has none.
@@ -69,6 +71,8 @@ class SandboxOptions(TypedDict, total=False):
     max_s: float | None
     heartbeat: bool
     owner: str | None
+    network: str | None
+    network_wait: bool
     wait_s: float
     idempotency_key: str | None
 

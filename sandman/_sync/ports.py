@@ -51,7 +51,7 @@ class PortTransport(httpx.BaseTransport):
         """
         if not is_below(self._base, request.url):
             raise BadRequestError(f"{request.url} is not at {self._base}", field="url")
-        request.headers["authorization"] = f"Bearer {self._settings.token}"
+        request.headers["authorization"] = f"Bearer {self._settings.bearer}"
         if self._settings.server_name is not None:
             request.extensions["sni_hostname"] = self._settings.server_name
         response = self._inner.handle_request(request)

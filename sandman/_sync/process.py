@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -15,7 +16,7 @@ from sandman._core.sources import CHUNK_BYTES, as_bytes
 from sandman._sync.bodies import Body, Source
 from sandman._sync.follow import Follow
 from sandman._sync.transport import Call
-from sandman.errors import BadRequestError
+from sandman.errors import BadRequestError, SandmanError
 from sandman.handles import ENDED, ProcessInfo
 
 if TYPE_CHECKING:
@@ -141,3 +142,9 @@ def parse_process(answer: object) -> ProcessInfo:
         return ProcessInfo.from_json(answer)  # type: ignore[arg-type]
     except (BadRequestError, TypeError, AttributeError):
         raise faults.not_understood("a command", answer) from None
+
+
+def kill_quietly(process: Process) -> None:
+    """A cancelled command ends at once; where that cannot be said, its grace ends it."""
+    with suppress(SandmanError):
+        process.kill(patience_s=KILL_LIMIT_S)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import quote
 
@@ -19,13 +19,14 @@ from sandman._core.config import EXEC_SILENCE_S, RELEASE_LIMIT_S
 from sandman._core.faults import CommandError
 from sandman._core.output import HeadTail
 from sandman._core.retry import Repeat
-from sandman._core.values import SandboxInfo, Stdout
+from sandman._core.values import NetworkInfo, SandboxInfo, Stdout
 from sandman._sync.bodies import Body, FramedBody, Source
 from sandman._sync.command import ExecOptions, argv_spec, either, specify
 from sandman._sync.files import Files
 from sandman._sync.follow import Follow
+from sandman._sync.network import NETWORK_WAIT_S, change_network
 from sandman._sync.ports import PortTransport, port_path
-from sandman._sync.process import KILL_LIMIT_S, Process, parse_process
+from sandman._sync.process import KILL_LIMIT_S, Process, kill_quietly, parse_process
 from sandman._sync.session import Session, SessionOptions, list_sessions, open_session
 from sandman._sync.stream import ExecStream
 from sandman._sync.terminal import TERMINAL_GRACE_S, Terminal
@@ -197,7 +198,7 @@ class Sandbox:
         finally:
             with anyio.move_on_after(KILL_LIMIT_S, shield=True):
                 terminal.close()
-                _kill_quietly(terminal.process)
+                kill_quietly(terminal.process)
 
     def attach_terminal(self, exec_id: str, offset: int = 0) -> Terminal:
         """The terminal of that id, from an offset of its output on; takes it over when it is read."""
@@ -275,7 +276,7 @@ class Sandbox:
 
     def port_headers(self) -> dict[str, str]:
         """What a request to `port_url` must carry; for the gateway alone, the server does not get it."""
-        return {"Authorization": f"Bearer {self._transport.settings.token}"}
+        return {"Authorization": f"Bearer {self._transport.settings.bearer}"}
 
     def release(self) -> None:
         """Let the sandbox go, with all that is in it. May be repeated: gone is gone.
@@ -301,6 +302,21 @@ class Sandbox:
             raise faults.not_understood("a renewal", answer)
         expires_at = answer.get("expires_at")
         return None if expires_at is None else str(expires_at)
+
+    def set_network(self, network: str, *, wait_s: float = NETWORK_WAIT_S) -> NetworkInfo:
+        """Give it another egress profile; comes back when a probe from inside has shown that it is in force.
+
+        New connections follow it from then on; what becomes of open ones is up to the cluster's network plugin.
+
+        Args:
+            network: name of a profile that its pool allows; `none` closes all.
+            wait_s: the most seconds until it is in force.
+
+        Raises:
+            NetworkDeniedError, NetworkUnsupportedError: it is not to be had.
+            NetworkNotAppliedError: it is written, and something is open or closed that should not be.
+        """
+        return change_network(self._transport, self.id, self._path, network, wait_s)
 
     def refresh(self) -> SandboxInfo:
         """Ask the gateway for the present state; kept in `info`.
@@ -330,7 +346,7 @@ class Sandbox:
             with anyio.move_on_after(KILL_LIMIT_S, shield=True):
                 output.close(whole=isinstance(error, Exception))
                 if call.sent:
-                    _kill_quietly(process)
+                    kill_quietly(process)
             raise
         result = self._judge(output.result, output, kept)
         if check and not result.ok:
@@ -379,9 +395,3 @@ def parse_info(answer: object) -> SandboxInfo:
     if not isinstance(answer, dict) or "id" not in answer:
         raise faults.not_understood("a sandbox", answer)
     return SandboxInfo.from_json(answer)
-
-
-def _kill_quietly(process: Process) -> None:
-    """A cancelled command ends at once; where that cannot be said, its grace ends it."""
-    with suppress(SandmanError):
-        process.kill(patience_s=KILL_LIMIT_S)

@@ -303,7 +303,7 @@ class Attempt:
             "accept": names.MEDIA_JSON,
             "accept-encoding": "identity",
             "user-agent": f"sandman/{__version__}",
-            "authorization": f"Bearer {settings.token}",
+            "authorization": f"Bearer {settings.bearer}",
             **({} if self._within is None else {names.HEADER_WITHIN: f"{self._within:.1f}"}),
             **call.headers,
             **(call.body.headers() if call.body is not None else {}),

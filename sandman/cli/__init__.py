@@ -15,13 +15,16 @@ from sandman.cli.doctor import doctor
 from sandman.cli.execute import execute
 from sandman.cli.guard import GuardedGroup
 from sandman.cli.inject import inject
+from sandman.cli.keys import keys
 from sandman.cli.listing import ls
+from sandman.cli.network import network
 from sandman.cli.pools import pools
 from sandman.cli.release import release
 from sandman.cli.reserve import reserve
 from sandman.cli.run import run
 from sandman.cli.session import Session
 from sandman.cli.shell import shell
+from sandman.cli.signing import signing_keys
 from sandman.version import __version__
 
 
@@ -62,10 +65,13 @@ for verb in (
     cp,
     pools,
     reserve,
+    network,
     inject,
     doctor,
     attach,
     workloads,
+    keys,
+    signing_keys,
 ):
     main.add_command(verb)
 

@@ -33,7 +33,8 @@ ADVICE = {
     "image_not_found": "check the name given by --image",
     "image_denied": "check that your key may use this image",
     "unschedulable": "wait longer (--wait) or ask for less",
-    "unauthenticated": "check SANDMAN_TOKEN",
+    "unauthenticated": "check SANDMAN_TOKEN or SANDMAN_TOKEN_FILE",
+    "throttled": "check the tokens of what runs at your address; wait a moment",
     "not_found": "sandman ls shows the sandboxes that there are",
     "user_unsupported": "check the name given by --user",
 }

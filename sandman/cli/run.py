@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 @click.option("--cpu", metavar="QUANTITY", help="Most processors it may use: 2, 500m.")
 @click.option("--memory", metavar="QUANTITY", help="Most memory it may use: 4Gi, 512Mi.")
 @click.option("--node-class", metavar="CLASS", help="Class of the node that it must be on.")
+@click.option("--network", metavar="PROFILE", help="Egress profile; without it the pool's own.")
+@click.option(
+    "--network-wait",
+    is_flag=True,
+    help="Begin when a probe has shown that the profile is in force.",
+)
 @click.option("--run", "run_name", metavar="RUN", help="Name of the run that it belongs to.")
 @click.option(
     "--eval", "is_eval", is_flag=True, help="For an evaluation: before your rollouts that wait."
@@ -96,10 +102,13 @@ def _options(given: dict[str, Any]) -> SandboxOptions:
         "user": uid_or_name(given["user"]),
         "resources": _resources(given),
         "node_class": given["node_class"],
+        "network": given["network"],
         "run": given["run_name"],
         "max_s": given["max_s"],
         "wait_s": given["wait_s"],
     }
+    if given["network_wait"]:
+        options["network_wait"] = True
     if given["is_eval"]:
         options["purpose"] = "eval"
     return options

@@ -18,16 +18,20 @@ ACCOUNT = f"system:serviceaccount:{names.SYSTEM_NAMESPACE}:"
 NEARLY = 0.9
 """Of a quota: from there on a burst will not find room."""
 _LEASES = "leases.coordination.k8s.io"
-_IN_POOLS = tuple(
-    (what, verb)
-    for what in ("pods", _LEASES)
-    for verb in ("create", "delete", "get", "list", "patch", "watch")
+_IN_POOLS = (
+    *(
+        (what, verb)
+        for what in ("pods", _LEASES)
+        for verb in ("create", "delete", "get", "list", "patch", "watch")
+    ),
+    ("networkpolicies.networking.k8s.io", "list"),
 )
 _IN_SYSTEM = (
     (_LEASES, "create"),
     *((f"{_LEASES}/{names.ALLOCATOR_LEASE}", verb) for verb in ("get", "patch")),
     (f"secrets/{names.KEYS_SECRET}", "get"),
     (f"secrets/{names.API_KEYS_SECRET}", "get"),
+    (f"configmaps/{names.CALLERS_CONFIG}", "get"),
 )
 _OF_WEBHOOK = (
     (f"secrets/{names.KEYS_SECRET}", "update"),
@@ -43,6 +47,7 @@ def accounts(cluster: Cluster) -> Iterator[Finding]:
         *((gateway, verb, what, names.SYSTEM_NAMESPACE) for what, verb in _IN_SYSTEM),
         *((webhook, verb, what, names.SYSTEM_NAMESPACE) for what, verb in _OF_WEBHOOK),
         (gateway, "create", "subjectaccessreviews.authorization.k8s.io", ""),
+        (gateway, "create", "tokenreviews.authentication.k8s.io", ""),
         (gateway, "watch", "nodes", ""),
         (webhook, "patch", configuration, ""),
     ]

@@ -51,6 +51,9 @@ GATEWAY_MAY: list[Right] = [
         for name in (names.KEYS_SECRET, names.API_KEYS_SECRET, names.GATEWAY_TLS_SECRET)
     ],
     ("update", "secrets", SYSTEM, names.GATEWAY_TLS_SECRET),
+    *[(verb, "configmaps", SYSTEM, names.CALLERS_CONFIG) for verb in ("get", "list", "watch")],
+    # Whose a ServiceAccount's token is: asked for callers who come with one.
+    ("create", "tokenreviews.authentication.k8s.io", "", ""),
 ]  # fmt: skip
 GATEWAY_MAY_NOT: list[Right] = [
     ("create", "pods/exec", SANDBOXES, ""),
@@ -77,7 +80,10 @@ GATEWAY_MAY_NOT: list[Right] = [
     ("patch", "leases.coordination.k8s.io", "kube-system", "another"),
     ("patch", "nodes", "", ""),
     ("create", "serviceaccounts/token", SYSTEM, ""),
-    ("create", "tokenreviews.authentication.k8s.io", "", ""),
+    ("update", "configmaps", SYSTEM, names.CALLERS_CONFIG),
+    ("patch", "configmaps", SYSTEM, names.CALLERS_CONFIG),
+    ("list", "configmaps", SYSTEM, ""),
+    ("get", "configmaps", SYSTEM, "kube-root-ca.crt"),
     ("patch", "mutatingwebhookconfigurations.admissionregistration.k8s.io", "", names.WEBHOOK_CONFIGURATION),
 ]  # fmt: skip
 CONFIGURATIONS = "mutatingwebhookconfigurations.admissionregistration.k8s.io"

@@ -143,6 +143,8 @@ BY_SANDMAN = "are set and changed by Sandman alone"
         ("label", ["sandman.dev/state=leased", "--overwrite"]),
         ("label", ["sandman.dev/tenant=mine"]),
         ("label", ["sandman.dev/pool-"]),
+        ("label", ["sandman.dev/network=open", "--overwrite"]),
+        ("label", ["sandman.dev/network-"]),
         ("annotate", ["sandman.dev/nonce=known", "--overwrite"]),
         ("annotate", ["sandman.dev/lease={}"]),
         ("annotate", ["sandman.dev/key-id-"]),
@@ -152,7 +154,7 @@ BY_SANDMAN = "are set and changed by Sandman alone"
 def test_nobody_else_changes_state(
     bed: Bed, stored: Any, user: str, kind: str, change: list[str]
 ) -> None:
-    name = stored(pod(state=names.STATE_FREE))
+    name = stored(pod(state=names.STATE_FREE, network=names.NETWORK_NONE))
     what = "labels" if kind == "label" else "annotations"
     if user == WEBHOOK:
         refused(bed, user, kind, "pod", name, *change, DRY, because="Forbidden")
@@ -221,6 +223,13 @@ def test_nobody_makes_a_pod_that_looks_leased(bed: Bed, user: str, labels: dict[
     create_refused(
         bed, user, value, because="a new pod may not carry the state of a leased sandbox"
     )
+
+
+@pytest.mark.parametrize("user", [SOMEBODY, REPLICASETS, MANAGER])
+def test_nobody_makes_a_pod_with_a_network(bed: Bed, user: str) -> None:
+    value = pod(bare=user == SOMEBODY, network="open")
+    create_refused(bed, user, value, because="a new pod has no network")
+    create(bed, GATEWAY, pod(state=names.STATE_LEASED, network="open"), DRY)
 
 
 @pytest.mark.parametrize("annotation", ["lease", "claim", "request", "ended"])

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 KINDS = {
     "pods": "Pod", "nodes": "Node", "secrets": "Secret", "events": "Event",
-    "deployments": "Deployment", "leases": "Lease", "jobs": "Job",
+    "deployments": "Deployment", "leases": "Lease", "jobs": "Job", "configmaps": "ConfigMap",
+    "networkpolicies": "NetworkPolicy",
 }  # fmt: skip
 
 
@@ -92,6 +93,8 @@ class ApiServer(FakeApi):
         """Whether a deleted pod stays, marked, until `remove`, as while it ends."""
         self.may: Callable[[Object], bool] = lambda _spec: False
         """Answers SubjectAccessReviews."""
+        self.reviewed: Callable[[Object], Object] = lambda _spec: {"authenticated": False}
+        """Who a token's is: the status of a TokenReview with this spec."""
         self.faults: list[Callable[[Seen], Answer | None]] = []
         """Asked first; one that answers is spent."""
         self.write_s = 0.0
@@ -220,6 +223,8 @@ class ApiServer(FakeApi):
         document = seen.json
         if plural == "subjectaccessreviews":
             return Answer(201, {**document, "status": {"allowed": self.may(document["spec"])}})
+        if plural == "tokenreviews":
+            return Answer(201, {**document, "status": self.reviewed(document["spec"])})
         meta = document["metadata"]
         meta["namespace"] = namespace
         if (plural, namespace, meta["name"]) in self.objects:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from gateway import leases, sizing
+from gateway import leases, profiles, sizing
 from gateway.allocation import Allocation
 from gateway.config import Settings
 from gateway.fulfilment import Fulfilment
@@ -40,6 +40,7 @@ from tests.fakes.store import FakeStore
 
 if TYPE_CHECKING:
     from gateway.leases import Activity
+    from sandman.probes import Target
 
 BASE = "registry.example/base:1"
 TASK = "registry.example/task:1"
@@ -104,6 +105,17 @@ class FakeCluster(Daemons):
         self.specs: dict[str, PoolSpec] = {}
         self.fail_scales: list[Exception] = []
         self.scales: list[int] = []
+        self.policies: dict[str, list[dict]] = {}
+        """NetworkPolicies by namespace."""
+        self.fail_profiles: list[Exception] = []
+        self.profile_lists = 0
+        self.opened: dict[str, set[Target]] = {}
+        """What its network plugin opens, by egress profile."""
+        self.leaks: set[Target] = set()
+        """What it leaves open to everybody."""
+        self.probed: list[tuple[str, tuple[Target, ...]]] = []
+        self.fail_probes: list[Exception] = []
+        self.probe_s = 0.0
         self.nursery: trio.Nursery
         """Where its kubelets work."""
         self.fail_resizes: list[Exception] = []
@@ -283,6 +295,21 @@ class FakeCluster(Daemons):
         await self.delete(instance)
         return True
 
+    async def set_network(self, instance: Instance, profile: str) -> Instance:
+        await trio.lowlevel.checkpoint()
+        now = self.pods.get(instance.uid)
+        if now is None or now.ending is not None or now.deleting:
+            raise DeletedError(instance.id)
+        self.writes.append(("network", instance.name))
+        return self._put(dataclasses.replace(now, network=profile))
+
+    async def profiles(self, namespace: str) -> profiles.Known:
+        await trio.lowlevel.checkpoint()
+        if self.fail_profiles:
+            raise self.fail_profiles.pop(0)
+        self.profile_lists += 1
+        return profiles.of_policies(self.policies.get(namespace, []))
+
     async def bury(self, instance: Instance) -> None:
         await trio.lowlevel.checkpoint()
         self.writes.append(("bury", instance.name))
@@ -352,7 +379,7 @@ class FakeCluster(Daemons):
             run=assignment.run, key=assignment.key, tier=assignment.tier.value, node=pod.node or "n1",
             address=pod.address or "10.1.0.1", running=True, claim_id=assignment.claim_id,
             previous_boot_id=assignment.previous_boot_id, request=assignment.request,
-            expires_at=assignment.expires_at, terms=assignment.terms,
+            expires_at=assignment.expires_at, terms=assignment.terms, network=assignment.network,
         )  # fmt: skip
 
 
@@ -365,6 +392,7 @@ class FakeDaemons:
         self.claim = cluster.claim_daemon
         self.open = cluster.open
         self.renew = cluster.renew_daemon
+        self.probe = cluster.probe
 
 
 def make_pool(cluster: FakeCluster, settings: Settings | None = None) -> Pool:

@@ -9,11 +9,12 @@ import httpx
 import trio
 
 from gateway.daemons import LostError, NotListeningError
-from sandman import wire
+from sandman import probes, wire
 from sandman.errors import BadRequestError
 
 if TYPE_CHECKING:
     from gateway.model import Instance
+    from sandman.probes import Probe, Target
 
 
 class Daemons:
@@ -26,6 +27,16 @@ class Daemons:
         info = wire.Info(self.boots[instance.uid], self.version, claim_id)
         activity = self.activity.get(instance.uid)
         return info if activity is None else info._replace(**activity._asdict())
+
+    async def probe(self, instance: Instance, probe: Probe) -> dict[Target, str]:
+        """The network plugin opens what `opened` says for the pod's profile."""
+        await trio.sleep(self.probe_s)
+        self._answers(instance)
+        self.probed.append((instance.name, probe.targets))
+        if self.fail_probes:
+            raise self.fail_probes.pop(0)
+        opened = self.opened.get(self.pods[instance.uid].network, set()) | self.leaks
+        return {one: probes.REACHABLE if one in opened else probes.TIMEOUT for one in probe.targets}
 
     async def renew_daemon(self, instance: Instance, ttl_s: float, *, asked: bool) -> None:
         await trio.lowlevel.checkpoint()

@@ -16,10 +16,11 @@ from sandman import claims
 from sandman.errors import BadRequestError
 
 ADDED_IN_0_1 = ("used_s", "renewed_s", "idle_s")
+PATHS_OF_0_1 = ("/v1/renew", "/v1/probe")
 
 
 def to_0_0() -> None:
-    """Before there were leases: an unknown member of a claim was refused, and nobody could renew."""
+    """Before there were leases and probes: an unknown member of a claim was refused, and nobody could renew."""
     parse, tell, routes = claims.Claim.from_json, claims.Info.to_json, application.Routes
 
     def from_json(body):
@@ -30,12 +31,12 @@ def to_0_0() -> None:
     def to_json(info):
         return {k: v for k, v in tell(info).items() if k not in ADDED_IN_0_1}
 
-    def without_renew(table, *rest):
-        return routes({path: to for path, to in table.items() if path != "/v1/renew"}, *rest)
+    def without_new_paths(table, *rest):
+        return routes({path: to for path, to in table.items() if path not in PATHS_OF_0_1}, *rest)
 
     claims.Claim.from_json = from_json
     claims.Info.to_json = to_json
-    application.Routes = without_renew
+    application.Routes = without_new_paths
 
 
 def to_later() -> None:

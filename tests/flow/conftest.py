@@ -18,15 +18,18 @@ import httpx
 import pytest
 import trio
 
-from gateway import app, tokens
+from gateway import app, callers, tokens
 from gateway.allocation import Allocation
 from gateway.attach import Attacher
 from gateway.attached import Attached
+from gateway.authentication import Authentication
+from gateway.calls import Calls
 from gateway.config import Settings
 from gateway.desk import Desk
 from gateway.fulfilment import Fulfilment
 from gateway.handoff import Handoff
 from gateway.keeper import Keeper
+from gateway.keysets import KeySets
 from gateway.metrics import Metrics
 from gateway.owners import Owners
 from gateway.pool import Pool
@@ -62,6 +65,7 @@ class Credentials:
         self.daemon_keys = KEYS
         self.sandbox_keys = KEYS
         self.current_key = "k1"
+        self.callers = callers.NOBODY
 
 
 class LocalDaemon:
@@ -166,6 +170,13 @@ class RealDaemonCluster(FakeCluster):
             self.daemon.restart()
 
 
+class Reviewer:
+    """An API server that knows no ServiceAccount."""
+
+    async def ask(self, token: str) -> dict:
+        return {"authenticated": False}
+
+
 class Leader:
     """Who the allocator is, as a test says."""
 
@@ -210,11 +221,18 @@ async def application(
         ended.append(key)
         roster.ledger.stopped(key.tenant, key.run)
 
+    authentication = Authentication(
+        credentials, Reviewer(), KeySets(), audience=settings.audience,
+        verdict_s=settings.verdict_s, wall=wall,
+    )  # fmt: skip
+    calls = Calls(authentication.is_in_force)
     parts.update(
         registry=registry, proxy=proxy, upstream=upstream, pool=pool, desk=desk,
-        roster=roster, keeper=keeper, beats=beats, ended=ended, handoff=handoff,
+        roster=roster, keeper=keeper, beats=beats, ended=ended, handoff=handoff, calls=calls,
+        authentication=authentication,
     )  # fmt: skip
     context = Context(
+        authentication=authentication, calls=calls,
         settings=settings, credentials=credentials, roster=roster, pool=pool, desk=desk,
         lookup=Lookup(cluster, settings.sandbox_namespaces),
         releaser=releaser, reservations=reservations, proxy=proxy, handoff=handoff, wall=wall,

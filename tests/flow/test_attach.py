@@ -176,6 +176,19 @@ class TestUse:
         assert (await shop.client.delete(f"/v1/sandboxes/{box['id']}")).status_code == 204
         assert (await shop.sh(again, "echo on"))["stdout"] == "on\n"
 
+    @pytest.mark.parametrize("network", ["open", "none"])
+    async def test_a_workloads_network_is_not_sandmans_to_change(self, shop, network):
+        box = await shop.attached()
+        assert box["network"] is None
+        refused = await shop.client.put(
+            f"/v1/sandboxes/{box['id']}/network", json={"network": network}
+        )
+        problem = refused.json()
+        assert (refused.status_code, problem["reason"]) == (422, "network_unsupported")
+        assert (problem["sandbox"], problem["cause"]) == (box["id"], "caller")
+        assert shop.writes_to_pods() == []
+        assert (await shop.sh(box, "echo on"))["stdout"] == "on\n"
+
     async def test_its_token_is_good_for_it_alone(self, shop):
         box = await shop.attached()
         headers = {"authorization": f"Bearer {box['token']}"}

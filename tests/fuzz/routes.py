@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import h11
 
 from sandman import names
-from sandman.errors import by_reason
+from sandman.problems import by_reason
 from tests.fuzz import asks
 from tests.fuzz.cage import caged
 from tests.soak.soak import descendants, descriptors_of, resident_kib

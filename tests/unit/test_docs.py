@@ -25,7 +25,7 @@ from gateway.registry import Registry
 from gateway.roster import Roster
 from gateway.routes.forward import FORWARDED
 from gateway.routes.sockets import SOCKETS
-from sandman import errors, handles, names, sessions, wire
+from sandman import errors, handles, names, problems, sessions, wire
 from webhook import config as webhook_config
 
 if TYPE_CHECKING:
@@ -56,14 +56,14 @@ def test_every_setting_of_the_webhook_is_documented(field):
 
 LEAVES = sorted(
     reason
-    for reason, cls in errors.by_reason().items()
+    for reason, cls in problems.by_reason().items()
     if not cls.__subclasses__() and cls.__module__ == errors.__name__
 )
 
 
 @pytest.mark.parametrize("reason", LEAVES)
 def test_every_error_is_documented_with_status_and_cause(reason):
-    cls = errors.by_reason()[reason]
+    cls = problems.by_reason()[reason]
     row = f"| `{reason}` | {cls.status} | {cls.cause} |"
     assert row in text("docs/api.md")
     assert re.search(rf"{cls.__name__} +{cls.status} {reason}\b", errors.__doc__ or "")
@@ -155,9 +155,11 @@ def whole_metrics() -> list[Metric]:
     metrics = Metrics(roster)
     metrics.watch_pool(pool)
     metrics.watch_writes({("patch", "pods", "ok"): 1}, {"warm": 1})
+    metrics.watch_networks({"ns": True})
     metrics.watch_ends({("oom", "sandbox"): 1})
     attached = Attached(roster.ledger, lambda: 0.0, keep_ended=1)
     metrics.watch_attachments(attached, {("released", "caller"): 1})
+    metrics.watch_authentications({("key", "ok"): 1})
     metrics.allocated(ready)
     metrics.firsts.made("x", 1.0)
     metrics.commanded("x", "warm", 2.0)

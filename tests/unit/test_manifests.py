@@ -5,6 +5,7 @@ The YAML is read as it is, without kustomize, so that these tests need no other 
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway import sizing
+from gateway import profiles, sizing
 from gateway.choice import DEFAULT_POOL
 from gateway.config import PREFIX as GATEWAY_PREFIX
 from gateway.config import Settings
@@ -130,6 +131,20 @@ def test_secrets_are_empty_so_that_applying_again_erases_nothing() -> None:
     for one in secrets:
         assert not {"data", "stringData", "immutable"} & set(one.value)
         assert one.value["metadata"]["namespace"] == names.SYSTEM_NAMESPACE
+
+
+def test_callers_are_empty_too() -> None:
+    config = get("ConfigMap", names.CALLERS_CONFIG)
+    assert not {"data", "binaryData", "immutable"} & set(config)
+    assert config["metadata"]["namespace"] == names.SYSTEM_NAMESPACE
+    (rule,) = [
+        rule
+        for one in of_kind("Role")
+        for rule in one.value["rules"]
+        if "configmaps" in rule["resources"]
+    ]
+    assert rule["resourceNames"] == [names.CALLERS_CONFIG]
+    assert rule["verbs"] == ["get", "list", "watch"]
 
 
 def test_ports() -> None:
@@ -383,6 +398,7 @@ def test_in_the_whole_cluster_the_gateway_sees_nodes_and_asks_who_may() -> None:
     assert rules["sandman-gateway"] == [
         ([""], ["nodes"], read),
         (["authorization.k8s.io"], ["subjectaccessreviews"], ["create"]),
+        (["authentication.k8s.io"], ["tokenreviews"], ["create"]),
     ]
     assert rules["sandman-workloads"] == [([""], ["pods"], read)]
     bound = {one.value["roleRef"]["name"] for one in of_kind("RoleBinding", "ClusterRoleBinding")}
@@ -397,6 +413,54 @@ def test_of_jobs_nothing_but_that_they_are_there_is_asked() -> None:
         if "jobs" in rule["resources"]
     ]
     assert rights == [("sandman-gateway", names.SANDBOX_NAMESPACE, ["get"])]
+
+
+def test_of_network_policies_nothing_but_a_list_is_asked() -> None:
+    found = [
+        rule
+        for one in ROLES
+        for rule in one.value["rules"]
+        if "networkpolicies" in rule["resources"]
+    ]
+    # Who could write one could open what he likes.
+    assert [rule["verbs"] for rule in found] == [["list"]]
+
+
+PROFILES = [
+    one
+    for one in of_kind("NetworkPolicy")
+    if names.LABEL_PROFILE in one.value["metadata"]["labels"]
+]
+
+
+def test_egress_profiles_are_what_the_gateway_takes_for_profiles() -> None:
+    known = profiles.of_policies(one.value for one in PROFILES)
+    assert set(known) == {"none", "open", "model"}
+    # `open` is nobody's before an operator names a canary that his cluster reaches.
+    assert names.ANNOTATION_CANARY in known["open"].fault
+    assert not known["model"].fault
+    for one in PROFILES:
+        assert one.value["spec"]["policyTypes"] == ["Egress"]
+        # Not a pod that somebody labelled by hand.
+        assert one.value["spec"]["podSelector"]["matchExpressions"] == [
+            {"key": names.LABEL_POOL, "operator": "Exists"}
+        ]
+
+
+def test_the_profile_for_a_model_opens_its_address_alone() -> None:
+    [rule] = get("NetworkPolicy", "sandman-network-model")["spec"]["egress"]
+    [peer], [port] = rule["to"], rule["ports"]
+    assert ipaddress.ip_network(peer["ipBlock"]["cidr"]).num_addresses == 1
+    assert port["protocol"] == "TCP"
+
+
+@pytest.mark.parametrize("one", POOLS, ids=str)
+def test_a_question_for_a_name_that_nobody_answers_ends_soon(one: Manifest) -> None:
+    pod = one.value["spec"]["template"]["spec"]
+    options = {option["name"]: int(option["value"]) for option in pod["dnsConfig"]["options"]}
+    assert pod["dnsPolicy"] == "ClusterFirst"
+    assert options["timeout"] * options["attempts"] <= 2
+    assert options["ndots"] == 1
 
 
 def test_what_the_gateway_writes_to_pods_it_may_write() -> None:

@@ -69,6 +69,7 @@ def test_state_is_guarded_by_the_names_in_use() -> None:
         names.LABEL_KEY,
         names.LABEL_TIER,
         names.LABEL_RESERVATION,
+        names.LABEL_NETWORK,
         names.ANNOTATION_LEASE,
         names.ANNOTATION_RENEWED,
         names.ANNOTATION_REQUEST,
@@ -79,6 +80,7 @@ def test_state_is_guarded_by_the_names_in_use() -> None:
     assert f"'{names.DOMAIN}/'" in text
     assert f"'{GATEWAY_ACCOUNT}'" in text
     assert f"== '{names.STATE_FREE}'" in text
+    assert f"== '{names.NETWORK_NONE}'" in text
 
 
 def test_injection_is_checked_by_the_names_in_use() -> None:

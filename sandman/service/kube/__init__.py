@@ -56,12 +56,14 @@ from sandman.service.kube.objects import (
 )
 from sandman.service.kube.reflector import Reflector
 from sandman.service.kube.resources import (
+    CONFIG_MAPS,
     DEPLOYMENTS,
     EVENTS,
     JOBS,
     LEASES,
     MUTATING_WEBHOOKS,
     NAMESPACES,
+    NETWORK_POLICIES,
     NODES,
     PODS,
     SECRETS,
@@ -73,12 +75,14 @@ from sandman.service.kube.resources import (
     as_raw,
     raw,
 )
+from sandman.service.kube.texts import ConfigMap
 from sandman.service.kube.watch import Added, Change, Deleted, Modified, Synced
 
 __all__ = [
-    "DEPLOYMENTS", "EVENTS", "JOBS", "LEASES", "MUTATING_WEBHOOKS", "NAMESPACES", "NODES", "PODS", "SECRETS",
+    "CONFIG_MAPS", "DEPLOYMENTS", "EVENTS", "JOBS", "LEASES", "MUTATING_WEBHOOKS", "NAMESPACES", "NETWORK_POLICIES",
+    "NODES", "PODS", "SECRETS",
     "SUBJECT_ACCESS_REVIEWS", "TOKEN_REVIEWS", "VALIDATING_POLICIES", "VALIDATING_WEBHOOKS",
-    "Added", "AlreadyExistsError", "BadRequestError", "Change", "Condition", "ConfigurationError",
+    "Added", "AlreadyExistsError", "BadRequestError", "Change", "Condition", "ConfigMap", "ConfigurationError",
     "ConflictError", "Container", "ContainerStatus", "Deleted", "Deletion", "Deployment", "Event",
     "ForbiddenError", "GoneError", "InvalidError", "Kube", "KubeError", "KubeObject", "Lease",
     "LeaseSpec", "Listing", "Modified", "Node", "NotFoundError", "ObjectMeta", "OwnerReference",

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from sandman.service.kube import objects
+from sandman.service.kube import objects, texts
 
 T = TypeVar("T")
 
@@ -82,10 +82,12 @@ def as_raw(resource: Resource[Any]) -> Resource[dict[str, Any]]:
 PODS = Resource("", "v1", "pods", "Pod", objects.Pod)
 NODES = Resource("", "v1", "nodes", "Node", objects.Node, namespaced=False)
 SECRETS = Resource("", "v1", "secrets", "Secret", objects.Secret)
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", texts.ConfigMap)
 EVENTS = Resource("", "v1", "events", "Event", objects.Event)
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", objects.Deployment)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", objects.Lease)
 JOBS = Resource("batch", "v1", "jobs", "Job", objects.KubeObject)
+NETWORK_POLICIES = raw("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 NAMESPACES = raw("", "v1", "namespaces", "Namespace", namespaced=False)
 MUTATING_WEBHOOKS = raw(
     "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations",

@@ -365,6 +365,12 @@ class FakeGateway(Inside):
         self._find(sandbox)
         connection.json(200, {"id": sandbox, "expires_at": "2026-11-30T12:00:00Z"})
 
+    def _network(self, connection: Connection, request: Request, sandbox: str) -> None:
+        self._find(sandbox)
+        probe = {"what": "10.0.0.1:443", "expected": "open", "outcome": "reachable"}
+        told = {"id": sandbox, "network": request.json()["network"], "applied": True}
+        connection.json(200, {**told, "probes": [probe], "took_ms": 12.5})
+
     def _pools(self, connection: Connection, request: Request) -> None:
         pool = {
             "name": "root",
@@ -385,6 +391,7 @@ ROUTES: Iterable[tuple[str, str, Callable]] = (
     ("GET", "/v1/sandboxes/([^/]+)", FakeGateway._get),
     ("DELETE", "/v1/sandboxes/([^/]+)", FakeGateway._release),
     ("POST", "/v1/sandboxes/([^/]+)/renew", FakeGateway._renew),
+    ("PUT", "/v1/sandboxes/([^/]+)/network", FakeGateway._network),
     ("POST", "/v1/runs/([^/]+)/heartbeat", FakeGateway._heartbeat),
     ("DELETE", "/v1/runs/([^/]+)/heartbeat", FakeGateway._heartbeat),
     ("DELETE", "/v1/runs/([^/]+)", FakeGateway._release_run),

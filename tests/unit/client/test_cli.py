@@ -206,6 +206,19 @@ def test_pools(cli) -> None:
     assert (shown["free"], shown["resize"], shown["resources"]) == (3, True, {})
 
 
+def test_network(cli, gateway: FakeGateway) -> None:
+    cli("run", "--keep", "--network", "model", "--network-wait", "true")
+    asked = gateway.requests[0].json()
+    assert (asked["network"], asked["network_wait"]) == ("model", True)
+    (box,) = gateway.sandboxes
+    heading, row = cli("network", box, "open").stdout.splitlines()
+    assert heading.split("\t") == ["what", "expected", "outcome"]
+    assert row.split("\t") == ["10.0.0.1:443", "open", "reachable"]
+    shown = json.loads(cli("network", box, "none", "--wait", 5, "--json").stdout)
+    assert (shown["network"], shown["took_ms"]) == ("none", 12.5)
+    assert gateway.requests[-1].json() == {"network": "none", "wait_s": 5.0}
+
+
 def test_run_asks_for_one_resource_or_none(cli, gateway: FakeGateway) -> None:
     cli("run", "--memory", "2Gi", "true")
     assert gateway.requests[0].json()["resources"] == {"memory": "2Gi"}

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import sandman
-from sandman import client, errors, sync
+from sandman import client, errors, problems, sync
 from tests.unit.daemon.harness import ROOT
 
 INTERNAL = {"Answer"}
@@ -78,7 +78,7 @@ def test_the_top_has_the_async_client_with_its_types_and_the_errors() -> None:
     assert len(set(sandman.__all__)) == len(sandman.__all__)
     for name in client.__all__:
         assert getattr(sandman, name) is getattr(client, name)
-    for cls in errors.by_reason().values():
+    for cls in problems.by_reason().values():
         if cls.__module__ == errors.__name__:
             assert getattr(sandman, cls.__name__) is cls
     known = {*client.__all__, *vars(errors), "SyncClient", "__version__"}

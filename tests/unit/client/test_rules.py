@@ -40,7 +40,7 @@ def test_head_and_tail(pieces: list[bytes], limit: int) -> None:
 
 
 @given(
-    st.sampled_from(Repeat), st.booleans(), st.sampled_from(list(errors.by_reason().values())),
+    st.sampled_from(Repeat), st.booleans(), st.sampled_from(list(problems.by_reason().values())),
     st.floats(0, 0.999), st.none() | st.floats(0, 100),
 )  # fmt: skip
 def test_patience(repeat, sent, kind, dice, retry_after) -> None:

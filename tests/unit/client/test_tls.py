@@ -187,3 +187,35 @@ def test_terminals_trust_no_other_either(
         other = ssl.create_default_context()
         with pytest.raises(errors.UnreachableError, match="not trusted"):
             talk(backend=backend, url=way.url, ca=other)
+
+
+def test_a_token_in_a_file_is_read_for_each_call(tmp_path, monkeypatch):
+    """A projected token is renewed hourly, by a new file in the place of the old one."""
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    monkeypatch.delenv("SANDMAN_TOKEN", raising=False)
+    monkeypatch.setenv("SANDMAN_TOKEN_FILE", str(file))
+    with FakeGateway() as gateway, sync.Client(gateway.url) as blocking:
+        for token in ("first", TOKEN):
+            file.write_text(f"{token}\n")
+            if token == TOKEN:
+                assert blocking.pools() is not None
+            else:
+                with pytest.raises(errors.UnauthenticatedError):
+                    blocking.pools()
+        told = [dict(one.headers)["authorization"] for one in gateway.requests]
+        assert told == ["Bearer first", f"Bearer {TOKEN}"]
+        file.unlink()
+        with pytest.raises(errors.SandmanError, match="SANDMAN_TOKEN_FILE"):
+            blocking.pools()
+
+
+@pytest.mark.parametrize("given", [{"SANDMAN_TOKEN": "t"}, {}])
+def test_a_token_that_is_given_counts_more_than_a_file(tmp_path, given):
+    environ = {"SANDMAN_URL": "https://g", "SANDMAN_TOKEN_FILE": str(tmp_path / "none"), **given}
+    if given:
+        assert Settings.load(environ=environ).bearer == "t"
+    else:
+        with pytest.raises(errors.SandmanError, match="cannot read the token"):
+            Settings.load(environ=environ)
+        assert Settings.load(token="u", environ=environ).bearer == "u"

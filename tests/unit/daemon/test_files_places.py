@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -228,8 +229,10 @@ def test_a_caller_that_leaves_within_a_download(daemon: Daemon, tmp_path: Path) 
         sock.sendall(head("GET", f"/v1/files?path={path}"))
         sock.recv(10)
 
-    def is_closed() -> bool:
-        links = Path(f"/proc/{daemon.pid}/fd").iterdir()
-        return not any(str(path) in str(link.readlink()) for link in links if link.is_symlink())
+    def is_open(link: Path) -> bool:
+        # It may be closed between the list and this.
+        with contextlib.suppress(FileNotFoundError):
+            return str(path) in str(link.readlink())
+        return False
 
-    assert wait_until(is_closed)
+    assert wait_until(lambda: not any(map(is_open, Path(f"/proc/{daemon.pid}/fd").iterdir())))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 TABLE = {
     "POST /v1/claim": [],
     "POST /v1/renew": [],
+    "POST /v1/probe": [],
     "GET /v1/info": [],
     "POST /v1/exec": [],
     "GET /v1/processes": [],

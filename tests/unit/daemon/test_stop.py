@@ -35,7 +35,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
             really(pid, number)
 
     monkeypatch.setattr(stop, "send", send)
-    monkeypatch.setattr(tree, "stopped", lambda: set[int]())
+    monkeypatch.setattr(tree, "stopped", set)
     return found
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from gateway import choice
 from gateway.choice import Asked
-from gateway.model import Amounts, Bounds, PoolSpec, SandboxRequest
-from sandman.errors import BadRequestError
+from gateway.model import Amounts, Bounds, PoolSpec, SandboxRequest, Share
+from sandman.errors import BadRequestError, NetworkDeniedError
 
 GI = 1024**3
 
@@ -133,3 +133,59 @@ def test_a_pool_that_was_stopped_is_chosen_only_where_there_is_no_other():
     assert choice.choose(asked(), known).name == "big"
     assert choice.choose(asked(), pools(pool("root", stopped=True))).name == "root"
     assert choice.pool_of(request(names_pool=True), known).name == "root"
+
+
+OPEN = frozenset({"open"})
+
+
+def test_a_pool_that_lets_the_egress_profile_be_asked_for_is_chosen():
+    both = pools(pool("root"), pool("wide", networks=OPEN))
+    assert choice.choose(Asked(network="open"), both).name == "wide"
+    assert choice.choose(Asked(network="none"), both).name == "root"
+    assert choice.choose(Asked(), pools(pool("root"), pool("own", network="open"))).name == "root"
+    assert choice.choose(Asked(network="open"), pools(pool("root", network="open"))).name == "root"
+    assert choice.choose(Asked(network="x"), pools(pool("root", networks={"*"}))).name == "root"
+
+
+def test_where_none_does_the_caller_hears_that_and_nothing_else():
+    both = pools(pool("root"), pool("other", networks=frozenset({"model"})))
+    with pytest.raises(NetworkDeniedError, match="'open'"):
+        choice.choose(Asked(network="open"), both)
+    with pytest.raises(NetworkDeniedError, match="it lets: model, none"):
+        choice.pool_of(request(pool="other", names_pool=True, network="open"), both)
+    # With another reason beside it, both are told.
+    with pytest.raises(BadRequestError, match="no pool can give this"):
+        choice.choose(
+            asked(9000, network="open"), pools(pool("root", 2000, 4, networks=OPEN), pool("b"))
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "share", "network"),
+    [
+        (None, pool("root"), Share(), "none"),
+        (None, pool("root", network="open"), Share(), "open"),
+        ("none", pool("root", network="open"), Share(networks=()), "none"),
+        ("open", pool("root", networks=OPEN), Share(networks=("open",)), "open"),
+        ("open", pool("root", networks=OPEN), Share(networks=("*",)), "open"),
+        # Of a pool that is gone nobody knows what it let be had: closing is always possible.
+        ("none", None, Share(), "none"),
+        (None, None, Share(), "none"),
+    ],
+)
+def test_the_egress_profile_that_a_sandbox_gets(name, spec, share, network):
+    assert choice.network_of(name, spec, share) == network
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "share"),
+    [
+        ("open", pool("root"), Share()),
+        ("open", pool("root", networks=OPEN), Share(networks=())),
+        (None, pool("root", network="open"), Share(networks=("model",))),
+        ("open", None, Share()),
+    ],
+)
+def test_what_it_does_not_get(name, spec, share):
+    with pytest.raises(NetworkDeniedError):
+        choice.network_of(name, spec, share)

@@ -48,7 +48,7 @@ async def until(condition) -> None:
             await trio.sleep(0.005)
 
 
-async def test_both_secrets_are_read_and_each_is_asked_for_by_its_name():
+async def test_secrets_and_callers_are_read_and_each_is_asked_for_by_its_name():
     server = ApiServer()
     server.put("secrets", api_keys("acme", "zeta"))
     server.put("secrets", keys())
@@ -61,7 +61,8 @@ async def test_both_secrets_are_read_and_each_is_asked_for_by_its_name():
         )  # fmt: skip
         assert "s" * 32 not in repr(credentials)
     asked = {seen.params["fieldSelector"] for seen in server.seen}
-    assert asked == {f"metadata.name={name}" for name in (names.API_KEYS_SECRET, names.KEYS_SECRET)}
+    objects = (names.API_KEYS_SECRET, names.KEYS_SECRET, names.CALLERS_CONFIG)
+    assert asked == {f"metadata.name={name}" for name in objects}
 
 
 async def test_a_revoked_key_ends_and_a_deleted_secret_revokes_all():

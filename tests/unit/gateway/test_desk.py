@@ -13,8 +13,8 @@ from gateway import cases, views
 from gateway.cases import LINGER_S, Case
 from gateway.config import Settings
 from gateway.desk import Desk
-from gateway.model import DEFAULT_SHARE, Queued, Ready, Share
-from gateway.wants import key_label
+from gateway.model import DEFAULT_SHARE, Ready, Share
+from gateway.wants import Queued, key_label
 from sandman.errors import (
     BadRequestError,
     CapacityError,

@@ -7,7 +7,8 @@ import contextlib
 import pytest
 import trio
 
-from gateway.model import Queued, Ready
+from gateway.model import Ready
+from gateway.wants import Queued
 from sandman import names
 from sandman.errors import UnreachableError
 from tests.fakes.cluster import FakeCluster

@@ -93,6 +93,7 @@ def test_the_claim_tests_before_it_writes_and_writes_everything_at_once():
         "/metadata/labels/sandman.dev~1tier": "swap",
         "/metadata/labels/sandman.dev~1run": "r1",
         "/metadata/labels/sandman.dev~1key": "k" * 40,
+        "/metadata/labels/sandman.dev~1network": "none",
         "/metadata/annotations/sandman.dev~1claim": '{"id":"c1","previous_boot_id":"b0"}',
         "/metadata/annotations/sandman.dev~1lease": '{"expires_at":2000.5,"max_s":100.0,"start_s":0.0}',
         "/metadata/annotations/sandman.dev~1request": '{"image":"r.example/task:1","labels":{"a":"b"}}',
@@ -247,6 +248,22 @@ def test_a_pool_that_asks_the_registry_at_each_start_keeps_no_images(policy, kee
     spec = pods.pool(made)
     assert spec is not None
     assert spec.keeps_images is keeps
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "network", "networks"),
+    [
+        (None, None, "none", set()),
+        ("open", None, "open", set()),
+        ("", " open , model,", "none", {"open", "model"}),
+        ("none", "*", "none", {"*"}),
+    ],
+)
+def test_which_egress_profiles_a_pool_has(own, others, network, networks):
+    notes = {names.ANNOTATION_POOL_NETWORK: own, names.ANNOTATION_POOL_NETWORKS: others}
+    spec = pods.pool(deployment(**{name: told for name, told in notes.items() if told is not None}))
+    assert spec is not None
+    assert (spec.network, spec.networks) == (network, networks)
 
 
 @pytest.mark.parametrize(

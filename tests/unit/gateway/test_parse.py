@@ -6,8 +6,8 @@ import pytest
 
 from gateway.config import Settings
 from gateway.model import Purpose, Terms
-from gateway.routes import parse
-from sandman.errors import BadRequestError
+from gateway.routes import changes, parse
+from sandman.errors import BadRequestError, NetworkUnsupportedError
 
 SETTINGS = Settings()
 
@@ -158,6 +158,50 @@ def test_the_query_of_a_list_is_one_run_or_none():
 def test_a_list_that_would_show_more_than_was_asked_is_refused(pairs, field):
     with pytest.raises(BadRequestError) as caught:
         parse.list_query(pairs)
+    assert caught.value.field == field
+
+
+def test_an_egress_profile_is_a_name():
+    request = parse.sandbox_request({"network": "open", "network_wait": True}, SETTINGS)
+    assert (request.network, request.network_wait) == ("open", True)
+    request = parse.sandbox_request({}, SETTINGS)
+    assert (request.network, request.network_wait) == (None, False)
+
+
+@pytest.mark.parametrize("rules", [{"allow": ["pypi.org:443"]}, ["10.0.0.0/8"], {}, []])
+def test_rules_of_a_callers_own_are_refused_and_not_passed_over(rules):
+    with pytest.raises(NetworkUnsupportedError, match="Name an egress profile") as caught:
+        parse.sandbox_request({"network": rules}, SETTINGS)
+    assert caught.value.field == "network"
+    with pytest.raises(NetworkUnsupportedError):
+        changes.network_change({"network": rules}, SETTINGS)
+
+
+@pytest.mark.parametrize("text", ["", "a b", "-", "x" * 64, "a,b", "*", 1, True])
+def test_what_cannot_be_a_profiles_name(text):
+    with pytest.raises(BadRequestError) as caught:
+        parse.sandbox_request({"network": text}, SETTINGS)
+    assert caught.value.field == "network"
+
+
+def test_a_change_of_the_network():
+    assert changes.network_change({"network": "open"}, SETTINGS) == ("open", 30.0)
+    assert changes.network_change({"network": "none", "wait_s": 2}, SETTINGS) == ("none", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "network"),
+        ({"network": None}, "network"),
+        ({"network": "open", "wait_s": 0}, "wait_s"),
+        ({"network": "open", "wait_s": 601}, "wait_s"),
+        ({"network": "open", "more": 1}, "more"),
+    ],
+)
+def test_a_change_that_is_none(body, field):
+    with pytest.raises(BadRequestError) as caught:
+        changes.network_change(body, SETTINGS)
     assert caught.value.field == field
 
 

@@ -14,10 +14,12 @@ import pytest
 import trio
 
 from gateway import __main__ as program
-from gateway import config, janitor, tokens
+from gateway import config, janitor, serve, tokens
 from gateway.config import PREFIX, SettingError, Settings
 from gateway.janitor import Janitor
 from gateway.model import Share
+from gateway.profiles import Enforcement
+from sandman.probes import Target
 from sandman.version import __version__
 
 # --- settings ---
@@ -31,9 +33,12 @@ def test_each_type_is_read():
     read = Settings.from_env(
         {
             PREFIX + "PORT": "1234", PREFIX + "GRACE_S": "1.5", PREFIX + "POD_NAME": "gw-0",
-            PREFIX + "SANDBOX_NAMESPACES": "a, b,,",
+            PREFIX + "SANDBOX_NAMESPACES": "a, b,,", PREFIX + "NETWORK_ENFORCEMENT": "require",
+            PREFIX + "NETWORK_CLOSED": "169.254.169.254:80, [fd00::1]:443",
         }
     )  # fmt: skip
+    assert read.network_enforcement is Enforcement.REQUIRE
+    assert read.network_closed == (Target("169.254.169.254", 80), Target("fd00::1", 443))
     assert (read.port, read.grace_s, read.pod_name, read.sandbox_namespaces) == (
         1234, 1.5, "gw-0", ("a", "b"),
     )  # fmt: skip
@@ -42,7 +47,8 @@ def test_each_type_is_read():
 @pytest.mark.parametrize(
     ("name", "text"),
     [("PORT", "https"), ("PORT", "1.5"), ("PORT", "-1"), ("PORT", "tcp://10.0.0.1:8443"),
-     ("GRACE_S", "nan"), ("GRACE_S", "soon"), ("POD_NAME", ""), ("SANDBOX_NAMESPACES", " , ")],
+     ("GRACE_S", "nan"), ("GRACE_S", "soon"), ("POD_NAME", ""), ("SANDBOX_NAMESPACES", " , "),
+     ("NETWORK_ENFORCEMENT", "maybe"), ("NETWORK_CLOSED", "metadata:80"), ("NETWORK_CLOSED", "10.0.0.1")],
 )  # fmt: skip
 def test_a_bad_value_names_its_variable(name, text):
     with pytest.raises(SettingError, match=PREFIX + name):
@@ -63,7 +69,7 @@ def test_every_setting_has_a_type_that_can_be_read():
 
 
 def test_a_key_that_was_made_is_accepted_once_its_patch_is_applied(capsys):
-    images = ["--images", "debian", "--images", "r.example/**"]
+    images = ["--images", "debian", "--images", "r.example/**", "--networks", "open"]
     assert program.main(["make-key", "ci-1", "--tenant", "acme", *images]) == 0
     said = capsys.readouterr().out
     token = said.splitlines()[0].rpartition(" ")[2]
@@ -72,8 +78,9 @@ def test_a_key_that_was_made_is_accepted_once_its_patch_is_applied(capsys):
         {name: base64.b64decode(value) for name, value in patch["data"].items()}
     )
     assert bad == []
-    assert tokens.check_api_key(token, keys).tenant == "acme"
+    assert tokens.check_api_key(token, keys, 0.0).tenant == "acme"
     assert keys["ci-1"].share.images == ("debian", "r.example/**")
+    assert keys["ci-1"].share.networks == ("open",)
     assert token not in json.dumps(patch)
 
 
@@ -178,3 +185,16 @@ async def test_the_janitor_goes_round_for_ever(autojump_clock):
     assert rounds == [
         begun + janitor.EVERY_S, (True, False), begun + 2 * janitor.EVERY_S, (True, False),
     ]  # fmt: skip
+
+
+def test_what_no_profile_opens_is_known_by_its_address():
+    settings = Settings(pod_ip="10.1.0.5", port=8443)
+    assert serve.closed_by_all(settings, "https://10.96.0.1:443") == {
+        Target("10.96.0.1", 443): "the API server", Target("10.1.0.5", 8443): "a gateway",
+    }  # fmt: skip
+    six = serve.closed_by_all(Settings(pod_ip="fd00::5"), "https://[fd00::1]")
+    assert Target("fd00::1", 443) in six
+    assert Target("fd00::5", 8443) in six
+    # A name is nothing that a sandbox could look up.
+    named = serve.closed_by_all(settings, "https://api.cluster.example:6443")
+    assert list(named.values()) == ["a gateway"]

@@ -34,6 +34,7 @@ from tests.fakes.objects import (
     placeholder,
     template,
 )
+from tests.unit.gateway.test_profiles import policy
 from tests.unit.service.fake_api import Answer, status
 
 
@@ -122,6 +123,49 @@ async def test_a_pod_can_be_made_for_a_reservation():
         made = await provider.create(SPEC, "cold-1", assignment(reservation="r1"))
         assert (made.state, made.reservation) == (names.STATE_RESERVED, "r1")
         assert "activeDeadlineSeconds" not in server.named("pods", "cold-1")["spec"]
+
+
+async def test_a_sandbox_is_given_another_egress_profile_by_one_write():
+    async with provided() as (server, provider, api):
+        taken = await provider.claim(await free_one(server, api), assignment())
+        assert taken.network == "none"
+        changed = await provider.set_network(taken, "open")
+        assert changed.network == "open"
+        assert server.named("pods", "p1")["metadata"]["labels"][names.LABEL_NETWORK] == "open"
+        assert len(server.writes) == 2
+        server.faults = [lambda _seen: status(403, "Forbidden", "no right")]
+        with pytest.raises(InternalError):
+            await provider.set_network(taken, "none")
+
+
+async def test_what_ends_or_is_nobodys_sandbox_is_given_none():
+    async with provided() as (server, provider, api):
+        free = await free_one(server, api)
+        with pytest.raises(DeletedError):
+            await provider.set_network(free, "open")
+        taken = await provider.claim(free, assignment(network="open"))
+        assert taken.network == "open"
+        await provider.mark(taken, Ending("expired", "its time was over"))
+        with pytest.raises(DeletedError):
+            await provider.set_network(taken, "none")
+        server.remove("pods", "p1")
+        with pytest.raises(DeletedError):
+            await provider.set_network(taken, "none")
+
+
+async def test_egress_profiles_are_the_policies_with_the_label():
+    async with provided() as (server, provider, _api):
+        one = policy("open")
+        one["metadata"] |= {"name": "sandman-network-open", "namespace": NAMESPACE}
+        server.put("networkpolicies", one)
+        server.put("networkpolicies", {"metadata": {"name": "other", "namespace": NAMESPACE}})
+        known = await provider.profiles(NAMESPACE)
+        assert sorted(known) == ["none", "open"]
+        assert not known["open"].fault
+        assert sorted(await provider.profiles("elsewhere")) == ["none"]
+        server.faults = [lambda _seen: status(403, "Forbidden", "no right")]
+        with pytest.raises(InternalError):
+            await provider.profiles(NAMESPACE)
 
 
 async def test_a_pool_is_scaled_by_its_subresource():

@@ -10,12 +10,12 @@ from gateway.config import SettingError, Settings
 from gateway.references import (
     Mirror,
     canonical,
-    check_patterns,
     is_allowed,
     parse_mirrors,
     rewrite,
 )
 from gateway.routes import parse
+from sandman.apikeys import check_patterns
 
 DIGEST = "sha256:" + "a" * 64
 

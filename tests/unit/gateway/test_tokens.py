@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway import auth, policy, tokens
+from gateway import auth, callers, policy, scopes, tokens
 from gateway.model import Identity, Principal, Share
 from sandman.errors import ForbiddenError, ImageDeniedError, NotFoundError, UnauthenticatedError
 
@@ -25,6 +25,7 @@ class Credentials:
         self.sandbox_keys = KEYS
         self.daemon_keys = KEYS
         self.current_key = "k1"
+        self.callers = callers.NOBODY
 
 
 def key_for(tenant: str, key_id: str = "ci-1") -> tuple[str, dict[str, tokens.ApiKey]]:
@@ -53,6 +54,9 @@ def test_an_api_key_is_known_by_its_hash_alone():
         *(({"weight": bad}, None) for bad in (0, -1, 1e9, "3", True, float("nan"), [])),
         ({"images": ["r.example/team/**"]}, Share(images=("r.example/team/**",))),
         ({"images": []}, Share(images=())),
+        ({"networks": ["open", "model"]}, Share(networks=("open", "model"))),
+        ({"networks": []}, Share(networks=())),
+        *(({"networks": bad}, None) for bad in ("open", [1], {}, ["a b"], [""])),
         *(({"images": bad}, None) for bad in ("r.example/a", ["*"], [1], {})),
         *(({"concurrent": bad}, None) for bad in (0, -1, 2.5, "3", True)),
         ({"rate": 0.5, "cpu": 64, "memory": 2**40}, Share(rate=0.5, cpu=64, memory=2**40)),
@@ -115,7 +119,7 @@ def test_a_key_of_one_id_is_not_good_for_another():
     token, keys = key_for("acme")
     other = {"ci-2": keys["ci-1"]._replace(key_id="ci-2")}
     with pytest.raises(UnauthenticatedError):
-        tokens.check_api_key(token, other)
+        tokens.check_api_key(token, other, 0.0)
 
 
 @pytest.mark.parametrize("key_id", ["", "UPPER", "under_score", "-a", "a-", "a" * 41, "a b"])
@@ -198,12 +202,13 @@ def test_a_sandbox_token_manages_nothing():
     ],
 )
 def test_another_tenants_sandbox_does_not_exist(principal, sandbox, tenant, allowed):
-    if allowed:
-        policy.may_use(principal, sandbox, tenant)
+    if principal.sandbox not in (None, sandbox):
+        with pytest.raises(NotFoundError) as caught:
+            policy.may_ask(principal, sandbox, scopes.LOOK)
+        assert str(caught.value) == f"not_found: no sandbox {sandbox}"
         return
-    with pytest.raises(NotFoundError) as caught:
-        policy.may_use(principal, sandbox, tenant)
-    assert str(caught.value) == f"not_found: no sandbox {sandbox}"
+    policy.may_ask(principal, sandbox, scopes.LOOK)
+    assert policy.owns(principal, tenant) is allowed
 
 
 class TestIdentity:
@@ -214,7 +219,7 @@ class TestIdentity:
         token = tokens.make_api_key("k")
         keys, bad = tokens.parse_api_keys({"k": tokens.api_key_entry(token, "acme", identity=who)})
         assert bad == []
-        assert tokens.check_api_key(token, keys).identity == who
+        assert tokens.check_api_key(token, keys, 0.0).identity == who
 
     def test_most_keys_have_none(self):
         keys, _ = tokens.parse_api_keys(

@@ -363,6 +363,27 @@ async def test_a_renewal_says_until_when(gateway: FakeGateway) -> None:
 
 
 @on_backends
+async def test_another_network_comes_with_what_was_probed(gateway: FakeGateway) -> None:
+    async with Client(gateway.url, TOKEN) as client, client.sandbox(network="model") as box:
+        assert gateway.requests[0].json()["network"] == "model"
+        applied = await box.set_network("open", wait_s=5.0)
+        assert (applied.network, applied.took_ms) == ("open", 12.5)
+        assert applied.probes == [
+            {"what": "10.0.0.1:443", "expected": "open", "outcome": "reachable"}
+        ]
+        sent = next(one for one in gateway.requests if one.method == "PUT")
+        assert sent.json() == {"network": "open", "wait_s": 5.0}
+        path = f"PUT /v1/sandboxes/{box.id}/network"
+        for nonsense in (b"[]", b'{"applied": false, "probes": []}', b'{"applied": true}'):
+            gateway.plan(path, answer(200, nonsense))
+            with pytest.raises(errors.InternalError):
+                await box.set_network("open")
+        gateway.plan(path, problem(errors.NetworkDeniedError("not here")))
+        with pytest.raises(errors.NetworkDeniedError, match="not here"):
+            await box.set_network("open")
+
+
+@on_backends
 async def test_what_has_ended_is_listed_with_its_reason(gateway: FakeGateway) -> None:
     async with Client(gateway.url, TOKEN) as client:
         async with client.sandbox(run="r1") as box:
