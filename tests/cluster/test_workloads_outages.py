@@ -65,10 +65,14 @@ def test_a_burst_of_pool_pods_while_both_replicas_restart(shop: Shop) -> None:
         wait_until("all of the burst", lambda: len(_made(bed)) == BURST, 120, 1)
         pods = _made(bed)
     assert in_time
-    p99 = admissions.quantile(before, admissions.histogram(bed, POOL_ENTRY), 0.99)
+    after = admissions.histogram(bed, POOL_ENTRY)
+    p99 = admissions.quantile(before, after, 0.99)
     print(
         f"\n{len(pods)} of {BURST} pods of the burst made, {stream.count} admissions beside it, "
-        f"{len(stream.failures)} refused; p99 ≤ {p99 * 1000:.0f} ms"
+        f"{len(stream.failures)} refused; p99 ≤ {p99 * 1000:.0f} ms; within so many seconds: "
+        + ", ".join(
+            f"{bound:g}: {after[bound] - before.get(bound, 0.0):.0f}" for bound in sorted(after)
+        )
     )
     # Refused is as good as made with the daemon; made without it is what must not be.
     assert [one["metadata"]["name"] for one in pods if not is_injected(one)] == []
