@@ -19,6 +19,7 @@ from sandman.cli.keys import keys
 from sandman.cli.listing import ls
 from sandman.cli.network import network
 from sandman.cli.pools import pools
+from sandman.cli.processes import logs, ps
 from sandman.cli.release import release
 from sandman.cli.reserve import reserve
 from sandman.cli.run import run
@@ -60,6 +61,8 @@ for verb in (
     run,
     execute,
     shell,
+    ps,
+    logs,
     ls,
     release,
     cp,

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 @click.command("exec", context_settings=VERB_SETTINGS)
 @click.argument("sandbox")
 @click.option("-t", "--tty", "in_tty", is_flag=True, help="In a terminal, which is this one.")
+@click.option(
+    "-d", "--detach", is_flag=True, help="Only start it, and print its id, for ps and logs."
+)
 @command_options
 @click.pass_obj
 def execute(session: Session, /, sandbox: str, command: tuple[str, ...], **given: Any) -> None:  # noqa: ANN401 - click's values
@@ -32,12 +35,17 @@ def execute(session: Session, /, sandbox: str, command: tuple[str, ...], **given
         raise click.UsageError("missing the command")
     if given["in_tty"]:
         sys.exit(_in_terminal(session, sandbox, command, given))
+    if given["detach"] and (given["stdin"] or given["as_json"]):
+        raise click.UsageError("--detach goes with neither --stdin nor --json")
     options = exec_options(given)
     options["env"] = given["env"]
     options["cwd"] = given["workdir"]
     options["user"] = uid_or_name(given["user"])
     with session.client() as client:
         box = client.attach(sandbox)
+        if given["detach"]:
+            click.echo(box.start(command, **options).exec_id)
+            return
         code = carry_out(session, box, command, options, as_json=given["as_json"])
     sys.exit(code)
 
@@ -47,6 +55,6 @@ def _in_terminal(
 ) -> int:
     from sandman.cli import terminal  # noqa: PLC0415 - few calls need the async client
 
-    if given["stdin"] or given["as_json"]:
-        raise click.UsageError("--tty goes with neither --stdin nor --json")
+    if given["stdin"] or given["as_json"] or given["detach"]:
+        raise click.UsageError("--tty goes with none of --stdin, --json and --detach")
     return terminal.carry_out(session, sandbox, command, given)

@@ -1,0 +1,76 @@
+"""`sandman ps` and `sandman logs`: commands of a sandbox that were started, and what they wrote."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from sandman.cli.command import exit_code
+from sandman.cli.table import show
+from sandman.handles import ENDED
+from sandman.sync import Stdout
+
+if TYPE_CHECKING:
+    from sandman.cli.session import Session
+    from sandman.sync import Follow, ProcessInfo
+
+COLUMNS = ("exec_id", "state", "started_at", "stdout_bytes", "stderr_bytes", "exit_code")
+
+
+@click.command()
+@click.argument("sandbox")
+@click.option("--json", "as_json", is_flag=True, help="All that is known, as a JSON array.")
+@click.pass_obj
+def ps(session: Session, sandbox: str, *, as_json: bool) -> None:
+    """List the commands of SANDBOX that run or whose result is kept."""
+    with session.client() as client:
+        found = [one.info for one in client.attach(sandbox).processes() if one.info is not None]
+    if as_json:
+        click.echo(json.dumps([one.to_json(streams=False) for one in found]))
+    else:
+        show(COLUMNS, map(_row, found))
+
+
+def _row(info: ProcessInfo) -> dict[str, object]:
+    return {**info._asdict(), "exit_code": info.result and info.result.exit_code}
+
+
+@click.command()
+@click.argument("sandbox")
+@click.argument("exec_id", metavar="ID")
+@click.option(
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="Go on until it ends; its exit code becomes this program's.",
+)
+@click.pass_obj
+def logs(session: Session, sandbox: str, exec_id: str, *, follow: bool) -> None:
+    """Print what the command ID of SANDBOX has written so far; `sandman ps` shows the ids."""
+    code = 0
+    with session.client() as client:
+        process = client.attach(sandbox).process(exec_id)
+        info = process.refresh()
+        is_whole = follow or info.state == ENDED
+        written = {"stdout": info.stdout_bytes, "stderr": info.stderr_bytes}
+        with process.follow() as output:
+            if is_whole or any(written.values()):
+                _print(output, None if is_whole else written)
+            if follow:
+                code = exit_code(session, exec_id, output.result)
+        for gap in output.gaps:
+            session.say(f"{gap.stream}: bytes {gap.start} to {gap.end} are no longer kept")
+    sys.exit(code)
+
+
+def _print(output: Follow, until: dict[str, int] | None) -> None:
+    """Pass on what comes, byte by byte; to its end, or until all of `until` has come."""
+    for event in output:
+        target = (sys.stdout if isinstance(event, Stdout) else sys.stderr).buffer
+        target.write(event.data)
+        target.flush()
+        if until is not None and all(output.offsets[name] >= until[name] for name in until):
+            return
