@@ -45,6 +45,8 @@ from sandman import grants, names
 from sandman.service import https, pki, tls
 from tests.fakes.cluster import BASE, FakeCluster
 from tests.fakes.daemons import answer, claims, says, scripted
+from tests.flow import attaching
+from tests.flow.attaching import Shop, Web
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -353,3 +355,18 @@ async def made_bed(
                 entry.users for entry in parts["upstream"]._open.values()
             ):
                 await trio.sleep(0.01)
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    """A workload's daemon."""
+    one = Web("n-web")
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+async def shop(web: Web, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Shop]:
+    """A namespace with that workload, and a gateway that may attach to it."""
+    async with attaching.opened(web, monkeypatch) as one:
+        yield one

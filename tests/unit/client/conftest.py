@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import uuid
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
-from tests.unit.client.fake_gateway import FakeGateway
+from sandman.cli import main
+from tests.unit.client.fake_gateway import TOKEN, FakeGateway
 from tests.unit.client.way import Way
 from tests.unit.daemon import harness
 
@@ -50,3 +53,17 @@ def way(real_daemon: harness.Daemon) -> Iterator[Way]:
 def mark() -> str:
     """Text that finds this test's processes, and no others, by their command line."""
     return f"mark-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def cli(gateway: FakeGateway):
+    """Runs the command line in this process."""
+    environment = {"SANDMAN_URL": gateway.url, "SANDMAN_TOKEN": TOKEN}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+
+    def call(*arguments: object, **options):
+        return CliRunner(env=environment).invoke(main, [str(a) for a in arguments], **options)
+
+    yield call
+    for number, handler in before.items():
+        signal.signal(number, handler)
