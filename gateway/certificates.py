@@ -3,6 +3,9 @@
 An operator's certificate is used as it is and reloaded when it changes. One that was made here comes
 with its authority's key beside it (`ca.key`), by which it is told apart and renewed. Replicas race
 for the write with resourceVersion; whoever loses takes what the other wrote.
+
+Another authority is made where that key was emptied, and stands beside the old one in `ca.crt`: callers and
+replicas trust both before anybody serves a leaf of it, which is made when the old leaf is taken away.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ RENEW_BEFORE = timedelta(days=30)
 LOOK_S = 30.0
 """Seconds between two looks at the Secret: a certificate that was changed is served within it."""
 RETRY_S = 2.0
+OLD_MAX = 4
+"""Authorities of before that `ca.crt` keeps: changes in a row must not let it grow."""
 
 CERTIFICATE, KEY, CA, CA_KEY = "tls.crt", "tls.key", "ca.crt", "ca.key"
 
@@ -94,26 +99,36 @@ def wanted(data: Mapping[str, bytes], name: str, now: datetime) -> dict[str, byt
     that is theirs to know.
     """
     ours = CA_KEY in data or not data.get(CERTIFICATE)
-    if not ours or _is_well(read(data), name, now):
+    if not ours:
         return None
-    authority = pki.Pair(data.get(CA, b""), data.get(CA_KEY, b""))
-    if not pki.belongs(authority):
-        authority = pki.make_ca("Sandman gateway", now, CA_DAYS)
+    authority, trusted = _authority(data, now)
+    better = {**data, CA: trusted, CA_KEY: authority.key}
+    if not _is_well(read(better), name, now):
+        leaf = _leaf(authority, name, now)
+        better |= {CERTIFICATE: leaf.certificate, KEY: leaf.key}
+    return None if better == data else better
+
+
+def _authority(data: Mapping[str, bytes], now: datetime) -> tuple[pki.Pair, bytes]:
+    """Who signs leaves, and what is to be trusted: its certificate first, then those of before."""
+    trusted = data.get(CA, b"")
+    found = pki.Pair(trusted, data.get(CA_KEY, b""))
+    if pki.belongs(found):
+        return found, trusted
+    made = pki.make_ca("Sandman gateway", now, CA_DAYS)
+    old = pki.authorities(trusted, now)[:OLD_MAX]
+    return made, b"".join((made.certificate, *old))
+
+
+def _leaf(authority: pki.Pair, name: str, now: datetime) -> pki.Pair:
     short = name.removesuffix(".svc")
-    leaf = pki.issue(
+    return pki.issue(
         authority,
         [name, f"{name}.cluster.local", short, "localhost"],
         ["127.0.0.1"],
         now,
         LEAF_DAYS,
     )
-    return {
-        **data,
-        CERTIFICATE: leaf.certificate,
-        KEY: leaf.key,
-        CA: authority.certificate,
-        CA_KEY: authority.key,
-    }
 
 
 def _is_well(found: Found | None, name: str, now: datetime) -> bool:

@@ -93,6 +93,37 @@ def test_an_authority_that_was_broken_is_replaced():
     assert pki.verifies(mended[CA], mended[CERTIFICATE], NAME, NOW)
 
 
+def test_another_authority_is_published_beside_the_old_one_before_a_leaf_of_it_is_served():
+    """The three steps of docs/operations.md: at none of them is a caller or a replica left that trusts nothing."""
+    old = made()
+    first = certificates.wanted({**old, CA_KEY: b""}, NAME, NOW)
+    assert first is not None
+    assert (first[CERTIFICATE], first[KEY]) == (old[CERTIFICATE], old[KEY])
+    assert first[CA].endswith(old[CA])
+    assert first[CA].count(b"BEGIN") == 2
+    assert certificates.wanted(first, NAME, NOW) is None
+    assert certificates.read(first).authority == first[CA]
+    second = certificates.wanted({**first, CERTIFICATE: b"", KEY: b""}, NAME, NOW)
+    assert second is not None
+    assert second[CA] == first[CA]
+    assert not pki.verifies(old[CA], second[CERTIFICATE], NAME, NOW)
+    [new, _] = pki.authorities(second[CA], NOW)
+    third = {**second, CA: new}
+    assert pki.verifies(new, second[CERTIFICATE], NAME, NOW)
+    assert certificates.wanted(third, NAME, NOW) is None
+
+
+def test_authorities_of_before_are_kept_within_a_bound_and_until_their_end():
+    data = made()
+    for _ in range(certificates.OLD_MAX + 2):
+        data = certificates.wanted({**data, CA_KEY: b""}, NAME, NOW)
+    assert len(pki.authorities(data[CA], NOW)) == 1 + certificates.OLD_MAX
+    later = NOW + timedelta(days=certificates.CA_DAYS + 1)
+    data = certificates.wanted({**data, CA_KEY: b""}, NAME, later)
+    assert data[CA].count(b"BEGIN") == 1
+    assert pki.verifies(data[CA], data[CERTIFICATE], NAME, later)
+
+
 def test_an_operators_certificate_of_any_algorithm_is_served_and_never_replaced():
     data = operators()
     found = certificates.read(data)
