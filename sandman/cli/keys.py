@@ -150,12 +150,18 @@ def _manifest(namespace: str, key_id: str, entry: Mapping[str, object]) -> dict[
 
 
 def _hand_over(
-    session: Session, token: str, token_file: str | None, install: Callable[[], None] = lambda: None
-) -> None:
-    """Install a key and give its token to whoever asked; one that nobody got is not installed."""
+    session: Session, token: str, token_file: str | None, install: Callable[[], None] = lambda: None,
+    settle: Callable[[], None] = lambda: None,
+) -> None:  # fmt: skip
+    """Install a key and give its token to whoever asked; one that nobody got is not installed. One that is installed
+    is given to him also where he did not want to wait until it has settled: another rotation would end the one that
+    he has."""
     if token_file is None:
         install()
-        click.echo(token)
+        try:
+            settle()
+        finally:
+            click.echo(token)
         return
     path = Path(token_file)
     # Its owner's from the first byte on, and never somebody else's file.
@@ -167,6 +173,7 @@ def _hand_over(
     except BaseException:
         path.unlink(missing_ok=True)
         raise
+    settle()
     session.say(f"the token is in {token_file}")
 
 
@@ -215,16 +222,22 @@ def _state(entry: Mapping[str, Any], now: float) -> str:
     "--overlap", "overlap_s", type=Span(), default="1d", show_default=True, metavar="SPAN",
     help="So long the old token is good, too; 0s: no longer.",
 )  # fmt: skip
+@click.option(
+    "--settle", "settle_s", type=Span(), default="5s", show_default=True, metavar="SPAN",
+    help="Before it ends: so long every gateway has to hear of the new token. Not where the old one ends at once.",
+)  # fmt: skip
 @expires_option
 @token_file_option
 @namespace_option
 @context_option
 @click.pass_obj
-def rotate(
-    session: Session, key_id: str, overlap_s: float, expires_s: float | None,
+def rotate(  # noqa: PLR0913 - options
+    session: Session, key_id: str, overlap_s: float, settle_s: float, expires_s: float | None, *,
     token_file: str | None, namespace: str, cluster: str | None,
 ) -> None:  # fmt: skip
     """Give a key another token. Its tenant, limits and reservations stay, and what was made with it.
+
+    When it is told every gateway takes it: callers may change to it at once.
 
     Example: sandman keys rotate ci --overlap 2h
     """
@@ -238,7 +251,12 @@ def rotate(
             entry = apikeys.rotated(before, token, now + overlap_s, ends)
             return {key_id: json.dumps(entry).encode()}
 
-        _hand_over(session, token, token_file, lambda: kept.change(change))
+        def settle() -> None:
+            if overlap_s > 0:
+                with session.waiting(f"{key_id} has another token; in {settle_s:g} s all know it"):
+                    wait(settle_s)
+
+        _hand_over(session, token, token_file, lambda: kept.change(change), settle)
     session.say(f"{key_id}: the old token is good until {apikeys.moment(now + overlap_s)}")
 
 
@@ -273,3 +291,8 @@ def _present(data: Mapping[str, bytes], key_id: str) -> bytes:
 def _now() -> float:
     """Seconds since the epoch, as this machine has it."""
     return time.time()
+
+
+def wait(seconds: float) -> None:
+    """Let the gateways hear of what was written."""
+    time.sleep(seconds)

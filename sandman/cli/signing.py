@@ -12,7 +12,7 @@ import click
 
 from sandman import apikeys, names, signing
 from sandman.cli.kept import Kept
-from sandman.cli.keys import asked, context_option, namespace_option
+from sandman.cli.keys import asked, context_option, namespace_option, wait
 from sandman.cli.spans import Span
 from sandman.cli.table import show
 from sandman.doctor.cluster import Cluster
@@ -121,7 +121,7 @@ def rotate(
 
         kept.change(add)
         with session.waiting(f"{made} is written; in {settle_s:g} s it is used"):
-            _wait(settle_s)
+            wait(settle_s)
         kept.change(lambda data: signing.switched(data, made, _now()))
     session.say(
         f"{made} is current; pods of before keep theirs, so leave the old key until `prune` takes it"
@@ -155,7 +155,3 @@ def prune(session: Session, *, dry_run: bool, namespace: str, cluster: str | Non
 def _now() -> float:
     """Seconds since the epoch, as this machine has it."""
     return time.time()
-
-
-def _wait(seconds: float) -> None:
-    time.sleep(seconds)

@@ -1,106 +1,22 @@
-"""`sandman keys` and `sandman signing-keys`, with a kubectl that keeps Secrets in a file as an API server does."""
+"""`sandman keys`, with a kubectl that keeps Secrets in a file as an API server does."""
 
 from __future__ import annotations
 
-import base64
-import importlib
 import json
 import stat
-import sys
 import time
-from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
 
-from gateway import auth, callers, tokens
 from gateway.model import Identity, Share
-from sandman import apikeys, names, signing
-from sandman.cli import main
-from sandman.cli import signing as signing_cli
+from sandman import names
 from sandman.errors import UnauthenticatedError
-from sandman.service import keyring
-
-KUBECTL = """#!{python} -IS
-# Secrets of one namespace and a list of pods, in a file. A patch needs the version that is there.
-import json, sys
-state = json.load(open({store!r}))
-arguments = sys.argv[1:]
-state["calls"].append(arguments)
-def leave(text=""):
-    json.dump(state, open({store!r}, "w"))
-    sys.exit(text or 0)
-if "pods" in arguments:
-    sys.stdout.write(state["pods"])
-    leave()
-name = arguments[arguments.index("secret") + 1]
-secret = state["secrets"].get(name)
-if secret is None:
-    leave(f'Error from server (NotFound): secrets "{{name}}" not found')
-if "patch" in arguments:
-    patch = json.load(open(arguments[arguments.index("--patch-file") + 1]))
-    if state["others"]:
-        state["others"] -= 1
-        secret["metadata"]["resourceVersion"] += "x"
-    if patch["metadata"]["resourceVersion"] != secret["metadata"]["resourceVersion"]:
-        leave("Error from server (Conflict): Operation cannot be fulfilled")
-    data = secret.setdefault("data", {{}})
-    for key, value in patch["data"].items():
-        data.pop(key, None) if value is None else data.__setitem__(key, value)
-    secret["metadata"]["resourceVersion"] += "1"
-print(json.dumps(secret))
-leave()
-"""
-
-
-class Bed(SimpleNamespace):
-    """A kubectl, and what is behind it."""
-
-    def run(self, *arguments: str, code: int = 0) -> SimpleNamespace:
-        done = CliRunner().invoke(main, [*arguments])
-        assert done.exit_code == code, done.output
-        return SimpleNamespace(out=done.stdout, err=done.stderr)
-
-    @property
-    def state(self) -> dict:
-        return json.loads(self.store.read_text())
-
-    def change(self, **values) -> None:
-        self.store.write_text(json.dumps(self.state | values))
-
-    def data(self, name: str = names.API_KEYS_SECRET) -> dict[str, bytes]:
-        found = self.state["secrets"][name].get("data") or {}
-        return {key: base64.b64decode(value) for key, value in found.items()}
-
-    def put(self, name: str, data: dict[str, bytes]) -> None:
-        encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
-        secrets = self.state["secrets"]
-        secrets[name] = {"metadata": {"name": name, "resourceVersion": "1"}, "data": encoded}
-        self.change(secrets=secrets)
-
-    def who(self, token: str, now: float | None = None):
-        """Whom the gateway takes this token for, by what is in the Secret."""
-        api_keys, bad = tokens.parse_api_keys(self.data())
-        assert bad == []
-        keys = SimpleNamespace(
-            api_keys=api_keys, sandbox_keys={}, current_key="", callers=callers.NOBODY
-        )
-        return auth.authenticate(f"Bearer {token}", keys, time.time() if now is None else now)
+from tests.unit.client.kubectl_bed import Bed, keys_cli, opened
 
 
 @pytest.fixture
 def bed(tmp_path, monkeypatch) -> Bed:
-    store = tmp_path / "store.json"
-    empty = {
-        name: {"metadata": {"name": name, "resourceVersion": "1"}}
-        for name in (names.API_KEYS_SECRET, names.KEYS_SECRET)
-    }
-    store.write_text(json.dumps({"secrets": empty, "pods": "", "calls": [], "others": 0}))
-    script = tmp_path / "kubectl"
-    script.write_text(KUBECTL.format(python=sys.executable, store=str(store)))
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    return Bed(store=store, folder=tmp_path)
+    return opened(tmp_path, monkeypatch)
 
 
 # --- making ---
@@ -224,7 +140,7 @@ def test_the_context_and_the_namespace_are_kubectls(bed):
 # --- listing, rotating, revoking ---
 
 
-def test_keys_are_listed_with_what_becomes_of_them(bed):
+def test_keys_are_listed_with_what_becomes_of_them(bed, no_wait):
     bed.run("keys", "new", "good", "--tenant", "acme", "--concurrent", "8")
     bed.run("keys", "new", "rotated", "--tenant", "acme")
     bed.run("keys", "rotate", "rotated", "--overlap", "2h")
@@ -242,7 +158,45 @@ def test_keys_are_listed_with_what_becomes_of_them(bed):
         assert json.loads(raw)["sha256"] not in table
 
 
-def test_a_rotated_key_has_two_tokens_for_a_while(bed):
+@pytest.fixture
+def no_wait(monkeypatch) -> list[float]:
+    """What was waited for."""
+    waited: list[float] = []
+    monkeypatch.setattr(keys_cli, "wait", waited.append)
+    return waited
+
+
+def test_a_new_token_is_told_when_all_gateways_know_it(bed, monkeypatch):
+    old = bed.run("keys", "new", "ci", "--tenant", "acme").out.strip()
+    known: list[tuple[object, ...]] = []
+
+    def waited(seconds: float) -> None:
+        known.append((seconds, bed.who(old).tenant, "previous" in json.loads(bed.data()["ci"])))
+
+    monkeypatch.setattr(keys_cli, "wait", waited)
+    new = bed.run("keys", "rotate", "ci", "--settle", "7s").out.strip()
+    assert known == [(7.0, "acme", True)]
+    assert bed.who(new).tenant == "acme"
+
+
+@pytest.mark.parametrize("to_file", [False, True])
+def test_who_does_not_wait_gets_the_token_all_the_same(bed, monkeypatch, to_file):
+    """Else another rotation would take the place of the token that callers have."""
+    bed.run("keys", "new", "ci", "--tenant", "acme")
+
+    def interrupted(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(keys_cli, "wait", interrupted)
+    file = bed.folder / "new"
+    told = bed.run(
+        "keys", "rotate", "ci", *(["--token-file", str(file)] if to_file else []), code=130
+    )
+    token = (file.read_text() if to_file else told.out).strip()
+    assert bed.who(token).tenant == "acme"
+
+
+def test_a_rotated_key_has_two_tokens_for_a_while(bed, no_wait):
     old = bed.run("keys", "new", "ci", "--tenant", "acme", "--concurrent", "8").out.strip()
     said = bed.run("keys", "rotate", "ci", "--overlap", "2h")
     new = said.out.strip()
@@ -263,13 +217,14 @@ def test_a_rotated_key_has_two_tokens_for_a_while(bed):
         bed.who(newest, now + 2 * 86400)
 
 
-def test_a_leaked_token_is_rotated_without_overlap(bed):
+def test_a_leaked_token_is_rotated_without_overlap(bed, no_wait):
     old = bed.run("keys", "new", "ci", "--tenant", "acme").out.strip()
     file = bed.folder / "new"
     bed.run("keys", "rotate", "ci", "--overlap", "0s", "--token-file", str(file))
     with pytest.raises(UnauthenticatedError):
         bed.who(old, time.time() + 1)
     assert bed.who(file.read_text().strip()).tenant == "acme"
+    assert no_wait == []
 
 
 def test_revoked_keys_are_gone_and_a_slip_revokes_none(bed):
@@ -280,126 +235,3 @@ def test_revoked_keys_are_gone_and_a_slip_revokes_none(bed):
     assert "revoked: a, c" in bed.run("keys", "revoke", "a", "c").err
     assert set(bed.data()) == {"b"}
     bed.run("keys", "rotate", "a", code=1)
-
-
-# --- signing keys ---
-
-NOW = 1_800_000_000.0
-
-
-def ring(current: str = "k1", *ids: str, **more: bytes) -> dict[str, bytes]:
-    each = {key: key.encode() * 16 for key in ids or (current,)}
-    return keyring.Keyring(current, each, each).to_data() | more
-
-
-def pods(*made: tuple[str, float]) -> str:
-    return (
-        "".join(f"{key}\t{apikeys.moment(at)}\n" for key, at in made) + "\t2026-01-01T00:00:00Z\n"
-    )
-
-
-@pytest.fixture
-def clock(monkeypatch) -> SimpleNamespace:
-    """The time of day, and how long somebody slept."""
-    one = SimpleNamespace(now=NOW, slept=[])
-    # By its name: the package has the group `keys` in its place.
-    for module in (importlib.import_module("sandman.cli.keys"), signing_cli):
-        monkeypatch.setattr(module, "_now", lambda: one.now)
-    monkeypatch.setattr(signing_cli, "_wait", one.slept.append)
-    return one
-
-
-def test_a_signing_key_is_known_to_all_before_it_is_used(bed, clock, monkeypatch):
-    bed.put(names.KEYS_SECRET, ring())
-    before: list[keyring.Keyring] = []
-    monkeypatch.setattr(
-        signing_cli,
-        "_wait",
-        lambda span: (
-            before.append(keyring.parse(bed.data(names.KEYS_SECRET))) or clock.slept.append(span)
-        ),
-    )
-    bed.run("signing-keys", "rotate", "--settle", "20s")
-    [known] = before
-    new = f"k{NOW:.0f}"
-    assert (known.current, set(known.sandbox), clock.slept) == ("k1", {"k1", new}, [20.0])
-    after = keyring.parse(bed.data(names.KEYS_SECRET))
-    assert (after.current, set(after.daemon), set(after.sandbox)) == (new, {"k1", new}, {"k1", new})
-    assert (
-        len({*after.daemon.values(), *after.sandbox.values()}) == 3
-    )  # both of the new one are its own
-    assert bed.data(names.KEYS_SECRET)["retired-k1"] == apikeys.moment(NOW).encode()
-    for call in bed.state["calls"]:
-        assert not any(
-            base64.b64encode(key).decode() in " ".join(call) for key in after.daemon.values()
-        )
-
-
-def test_a_rotation_that_was_cut_short_goes_on(bed, clock):
-    bed.put(names.KEYS_SECRET, ring("k1", "k1", "k2"))
-    bed.run("signing-keys", "rotate", "--id", "k2")
-    assert keyring.parse(bed.data(names.KEYS_SECRET)).current == "k2"
-    bed.run("signing-keys", "rotate", "--id", "k2")
-    assert "retired-k2" not in bed.data(names.KEYS_SECRET)
-
-
-@pytest.mark.parametrize(
-    ("data", "key_id", "says"),
-    [({}, "k2", "webhook makes the first"), (ring(), "NO", "key id"),
-     (ring() | {"daemon-k2": b"short"}, "k2", "there is a key")],
-)  # fmt: skip
-def test_a_rotation_that_cannot_be_is_none(bed, clock, data, key_id, says):
-    bed.put(names.KEYS_SECRET, data)
-    assert says in bed.run("signing-keys", "rotate", "--id", key_id, code=1).err
-    assert bed.data(names.KEYS_SECRET) == data
-
-
-def test_a_key_stays_while_anything_of_its_time_lives(bed, clock):
-    """A placeholder that nobody claimed, a sandbox, and what a lagging gateway signed just after."""
-    retired = {"retired-k1": apikeys.moment(NOW).encode()}
-    bed.put(names.KEYS_SECRET, ring("k2", "k1", "k2", **retired))
-    for made in (("k1", NOW - 86400), ("k1", NOW + 60), ("k2", NOW + signing.LAG_S - 1)):
-        bed.change(pods=pods(made, ("k2", NOW + 500)))
-        assert "gone: none" in bed.run("signing-keys", "prune").err
-        [current, old] = json.loads(bed.run("signing-keys", "list", "--json").out)
-        assert (current["state"], old["state"], old["pods"]) == ("current", "needed", 1)
-    bed.change(pods=pods(("k2", NOW + signing.LAG_S)))
-    assert "would go: k1" in bed.run("signing-keys", "prune", "--dry-run").err
-    assert "unused" in bed.run("signing-keys", "list").out
-    assert "gone: k1" in bed.run("signing-keys", "prune").err
-    assert bed.data(names.KEYS_SECRET) == ring("k2")
-
-
-def test_a_key_that_was_changed_by_hand_is_retired_from_the_first_prune_on(bed, clock):
-    bed.put(names.KEYS_SECRET, ring("k2", "k1", "k2"))
-    bed.change(pods=pods(("k2", NOW - 10)))
-    assert "not in use" in bed.run("signing-keys", "list").out
-    assert "gone: none" in bed.run("signing-keys", "prune").err
-    bed.change(pods=pods(("k2", NOW + 1000)))
-    assert "gone: k1" in bed.run("signing-keys", "prune").err
-
-
-def test_a_broken_entry_is_shown_and_the_current_key_never_goes(bed, clock):
-    retired = {"retired-k1": b"nonsense", "daemon-k3": b"short", "retired-k3": b"nonsense"}
-    bed.put(names.KEYS_SECRET, ring("k1", "k1", **retired))
-    shown = {
-        one["id"]: one["state"] for one in json.loads(bed.run("signing-keys", "list", "--json").out)
-    }
-    assert shown == {"k1": "current", "k3": "broken"}
-    for _ in range(3):
-        bed.run("signing-keys", "prune")
-    assert keyring.parse(bed.data(names.KEYS_SECRET)).current == "k1"
-
-
-def test_who_may_not_see_all_pods_takes_no_key_away(bed, clock):
-    bed.put(names.KEYS_SECRET, ring("k2", "k1", "k2", **{"retired-k1": b"2020-01-01T00:00:00Z"}))
-    bed.change(pods="k1\tno time\n")
-    bed.run("signing-keys", "prune", code=1)
-    assert "daemon-k1" in bed.data(names.KEYS_SECRET)
-
-
-def test_a_key_that_went_meanwhile_is_not_made_current(bed, clock, monkeypatch):
-    bed.put(names.KEYS_SECRET, ring())
-    monkeypatch.setattr(signing_cli, "_wait", lambda _span: bed.put(names.KEYS_SECRET, ring()))
-    assert "not there whole" in bed.run("signing-keys", "rotate", "--id", "k2", code=1).err
-    assert keyring.parse(bed.data(names.KEYS_SECRET)).current == "k1"
