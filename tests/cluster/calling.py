@@ -7,15 +7,14 @@ import contextlib
 import json
 import os
 import ssl
-import threading
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import httpx
-from click.testing import CliRunner
 
 import sandman as sdk
 from sandman import names
-from sandman.cli import main
 from tests.cluster import faults
 from tests.cluster.bed.shell import wait_until
 
@@ -44,17 +43,19 @@ def client_of(sandman, token: str) -> sdk.SyncClient:
     return sdk.SyncClient(made.url, token, ca=made.ca, server_name=made.server_name)
 
 
-_ONE = threading.Lock()
-"""What runs a command takes the process's standard output."""
-
-
-def cli(sandman, *arguments: str) -> str:
-    """`sandman …` with the cluster's kubectl; its standard output."""
+def cli(sandman, *arguments: str, lag_s: float | None = None) -> str:
+    """`sandman …` with the cluster's kubectl; its standard output. `lag_s` is in place of `signing.LAG_S`."""
     bed = sandman.bed
-    environment = {"KUBECONFIG": str(bed.kubeconfig), "PATH": f"{bed.bin}:{os.environ['PATH']}"}
-    with _ONE:
-        done = CliRunner(env=environment).invoke(main, [*arguments])
-    assert done.exit_code == 0, done.output
+    environment = os.environ | {
+        "KUBECONFIG": str(bed.kubeconfig),
+        "PATH": f"{bed.bin}:{os.environ['PATH']}",
+    }
+    changed = "" if lag_s is None else f"signing.LAG_S = {lag_s}; "
+    script = f"from sandman import signing; from sandman.cli import main; {changed}main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], env=environment, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 

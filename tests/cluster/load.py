@@ -42,6 +42,7 @@ class Load:
 
     def __init__(self, sandman: Deployed, callers: Mapping[str, Callable[[], str | Path]]) -> None:
         self._sandman = sandman
+        self._image = sandman.image("busybox")
         self._callers = callers
         self._stop = threading.Event()
         self._retired = threading.Event()
@@ -56,7 +57,7 @@ class Load:
 
     def __enter__(self) -> Self:
         with client_of(self._sandman, self._sandman.installation.token) as client:
-            self.veteran = client.create(wait_s=WAIT_S)
+            self.veteran = client.create(image=self._image, wait_s=WAIT_S)
         jobs: dict[str, Callable[[], None]] = {
             name: lambda name=name: self._loop(name) for name in self._callers
         }
@@ -151,7 +152,7 @@ class Load:
 
     def _round(self, name: str, client: sdk.SyncClient) -> None:
         with self._counted(name, "create"):
-            box = client.create(wait_s=WAIT_S)
+            box = client.create(image=self._image, wait_s=WAIT_S)
         try:
             for number in range(COMMANDS):
                 with self._counted(name, "exec"):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from gateway import certificates, keysets
-from sandman import apikeys, grants, names, signing
+from sandman import apikeys, grants, names
 from sandman.service import pki
 from tests.cluster import admissions, faults
 from tests.cluster.bed.shell import wait_until
@@ -92,7 +92,6 @@ def outcomes(sandman: Deployed, tmp_path_factory: pytest.TempPathFactory) -> Ite
     with contextlib.ExitStack() as stack:
         stack.callback(cli, sandman, "keys", "revoke", KEY)
         stack.callback(write_rules, sandman)
-        stack.enter_context(pytest.MonkeyPatch.context()).setattr(signing, "LAG_S", LAG_S)
         site = stack.enter_context(Site(sandman.bed.node_ip))
         site.serve(*signers)
         stream = admissions.Stream(sandman.bed, pool_pod("rotation"))
@@ -309,7 +308,7 @@ def signing_keys(scene: Scene) -> None:
     new = _secret(sandman, names.KEYS_SECRET)["current"].decode()
     assert new != old
     load.exchange()  # placeholders of before are claimed after: their daemons know the old key's token alone
-    cli(sandman, "signing-keys", "prune")
+    cli(sandman, "signing-keys", "prune", lag_s=LAG_S)
     assert _states(sandman)[new] == "current"
     assert _states(sandman)[old] == "needed"
     assert _told(sandman, *veteran) == {200}
@@ -317,7 +316,7 @@ def signing_keys(scene: Scene) -> None:
     sandman.kubectl("rollout", "restart", "deployment", "-l", names.LABEL_POOL)
     load.retire()
     soon("no pod needs the old key", lambda: _states(sandman)[old] == "unused", 120)
-    cli(sandman, "signing-keys", "prune")
+    cli(sandman, "signing-keys", "prune", lag_s=LAG_S)
     assert old not in _states(sandman)
     soon("the old key's token is refused", lambda: _told(sandman, *veteran) == {401})
     load.exchange()
@@ -334,7 +333,7 @@ def signing_keys(scene: Scene) -> None:
 
 
 def _states(sandman: Deployed) -> dict[str, str]:
-    shown = json.loads(cli(sandman, "signing-keys", "list", "--json"))
+    shown = json.loads(cli(sandman, "signing-keys", "list", "--json", lag_s=LAG_S))
     return {one["id"]: one["state"] for one in shown}
 
 

@@ -29,7 +29,7 @@ Object = dict[str, Any]
 KINDS = {
     "pods": "Pod", "nodes": "Node", "secrets": "Secret", "events": "Event",
     "deployments": "Deployment", "leases": "Lease", "jobs": "Job", "configmaps": "ConfigMap",
-    "networkpolicies": "NetworkPolicy",
+    "networkpolicies": "NetworkPolicy", "mutatingwebhookconfigurations": "MutatingWebhookConfiguration",
 }  # fmt: skip
 
 

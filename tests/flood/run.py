@@ -1,0 +1,177 @@
+"""The flood: malformed requests to all three at once, an honest caller of each beside them, and what is left after."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import httpx
+import trio
+
+from tests.flood.parties import Party, started
+from tests.flood.sender import Flood
+from tests.soak.soak import descriptors_of, resident_kib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GROWTH_KIB = 24 * 1024
+"""What each may have more at the end than after the first part. Allocators keep what tens of bodies of 1 MiB at once took,
+here and there; a leak of 1 KiB a request would be over it in the long form."""
+WARM = 0.2
+"""The part of the requests after which memory is looked at first: by then each kind has come often, and pools of
+connections, threads and buffers have the size that they keep."""
+SETTLE_S = 30.0
+"""Seconds in which what a flood had open is closed again."""
+BESIDE_S = 0.05
+"""Between two calls of an honest caller."""
+
+
+class FoundError(Exception):
+    """What must not be; the text has it all."""
+
+
+class Caller:
+    """An honest caller of one of them: call after call on a connection that it keeps."""
+
+    def __init__(self, party: Party) -> None:
+        self._party = party
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.spans: list[float] = []
+        self.failures: list[str] = []
+
+    def __enter__(self) -> Caller:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        with self._party.client() as client:
+            while not self._stop.wait(BESIDE_S):
+                for call in self._party.honest:
+                    begun = time.monotonic()
+                    try:
+                        answer = client.request(call.method, call.path, content=call.body)
+                    except httpx.HTTPError as error:
+                        self.failures.append(f"{call.path}: {error!r}")
+                        continue
+                    self.spans.append(time.monotonic() - begun)
+                    if answer.status_code != 200 or call.holds not in answer.text:
+                        said = f"{answer.status_code} {answer.text[:300]}"
+                        self.failures.append(f"{call.path}: {said}")
+
+
+class Report(NamedTuple):
+    """What became of one of them."""
+
+    name: str
+    answers: Counter[tuple[str, str]]
+    honest: int
+    median_s: float
+    p99_s: float
+    worst_s: float
+    rss_kib: tuple[int, int]
+    descriptors: tuple[int, int]
+    settled_s: float
+    found: tuple[str, ...]
+
+    def __str__(self) -> str:
+        statuses: Counter[str] = Counter()
+        for (_, status), count in self.answers.items():
+            statuses[status] += count
+        told = ", ".join(f"{status}: {count}" for status, count in sorted(statuses.items()))
+        return (
+            f"{self.name}: {told}; honest: {self.honest} calls, median {self.median_s * 1000:.0f} ms, "
+            f"p99 {self.p99_s * 1000:.0f} ms, worst {self.worst_s * 1000:.0f} ms; RSS {self.rss_kib[0]} KiB, "
+            f"then {self.rss_kib[1]}; descriptors {self.descriptors[0]}, then {self.descriptors[1]} after {self.settled_s:.1f} s"
+        )
+
+
+def run(seed: int, count: int, say: Callable[[str], None] = print) -> list[Report]:
+    """So many requests in all, a third to each.
+
+    Raises:
+        FoundError: somebody did what it must not do.
+    """
+    with tempfile.TemporaryDirectory(prefix="flood-") as folder, started(Path(folder)) as parties:
+        begun = time.monotonic()
+        reports = _run(parties, seed, count)
+        span = time.monotonic() - begun
+        say(f"{count} malformed requests, seed {seed}, in {span:.0f} s")
+        for report in reports:
+            say(str(report))
+        if found := [text for report in reports for text in report.found]:
+            raise FoundError(f"{len(found)} found:\n" + "\n".join(found[:20]))
+        return reports
+
+
+def _run(parties: list[Party], seed: int, count: int) -> list[Report]:
+    base = {one.name: descriptors_of(one.pid) for one in parties}
+    floods = [Flood(one, seed, count // len(parties)) for one in parties]
+    warm: dict[str, int] = {}
+
+    async def all_of_them() -> None:
+        async with trio.open_nursery() as nursery:
+            for flood in floods:
+                nursery.start_soon(flood.run, _watch(flood, warm, count // len(parties)))
+
+    callers = [Caller(one) for one in parties]
+    for caller in callers:
+        caller.__enter__()
+    try:
+        trio.run(all_of_them)
+    finally:
+        for caller in callers:
+            caller.__exit__()
+    return [
+        _report(flood, caller, base[flood.party.name], warm[flood.party.name])
+        for flood, caller in zip(floods, callers, strict=True)
+    ]
+
+
+def _watch(flood: Flood, warm: dict[str, int], count: int) -> Callable[[int], None]:
+    """Notes the memory once the warm-up is over."""
+
+    def after(sent: int) -> None:
+        if sent == int(count * WARM):
+            warm[flood.party.name] = resident_kib(flood.party.pid)
+
+    return after
+
+
+def _report(flood: Flood, caller: Caller, base: int, warm: int) -> Report:
+    party, found = flood.party, list(flood.found)
+    begun = time.monotonic()
+    while descriptors_of(party.pid) > base and time.monotonic() - begun < SETTLE_S:
+        time.sleep(0.1)
+    settled, left, rss = time.monotonic() - begun, descriptors_of(party.pid), resident_kib(party.pid)
+    if left > base:
+        found.append(f"{party.name}: {left} descriptors are open, {base} before")
+    if rss > warm + GROWTH_KIB:
+        found.append(f"{party.name}: RSS {warm} KiB after the warm-up, {rss} at the end")
+    found += [f"{party.name}: an honest call failed: {text}" for text in caller.failures]
+    found += [f"{party.name} logged: {line}" for line in _faults(party)]
+    with party.client() as client:
+        for call in party.honest:
+            answer = client.request(call.method, call.path, content=call.body)
+            assert call.holds in answer.text, answer.text
+    spans = sorted(caller.spans)
+    return Report(
+        party.name, flood.answers, len(spans), statistics.median(spans), spans[len(spans) * 99 // 100], spans[-1],
+        (warm, rss), (base, left), settled, tuple(found),
+    )  # fmt: skip
+
+
+def _faults(party: Party) -> list[str]:
+    """Lines of its log that tell of a fault of its own."""
+    lines = party.log() 
+    return [line for line in lines if "Traceback" in line or '"level": "error"' in line or "[error" in line][:5]
