@@ -8,11 +8,13 @@ import json
 import ssl
 from typing import TYPE_CHECKING, Any
 
+import anycorn.protocol
 import anyio
 import anyio.streams.tls
+import h11
 import trio
 from anycorn.protocol import h11 as http1
-from anycorn.protocol.events import Body, EndBody, Response, StreamClosed
+from anycorn.protocol.events import Body, EndBody, Request, Response, StreamClosed
 from anycorn.protocol.http_stream import ASGIHTTPState, HTTPStream
 from anycorn.protocol.ws_stream import (
     ASGIWebsocketState,
@@ -27,6 +29,7 @@ from wsproto.frame_protocol import CloseReason
 from sandman import errors, names
 
 if TYPE_CHECKING:
+    from anycorn.protocol.events import Event
     from anycorn.worker_context import WorkerContext
 
 FAREWELL_S = 2.0
@@ -113,6 +116,16 @@ class _Socket(WSStream):
         self._incoming = _Buffer(self.config.websocket_max_message_size)
         self.buffer = self._incoming
 
+    async def handle(self, event: Event) -> None:
+        try:
+            await super().handle(event)
+        except UnicodeDecodeError:
+            if not isinstance(event, Request):
+                raise
+            # Of a handshake's headers, which it reads as ASCII.
+            await self._send_error_response(400)
+            self.closed = True
+
     async def _handle_events(self) -> None:
         await super()._handle_events()
         if self._incoming.is_overrun and not self.closed:
@@ -131,18 +144,8 @@ class _Socket(WSStream):
 
 
 async def _send_problem(stream: _Request | _Socket, status_code: int) -> None:
-    error: errors.SandmanError
-    if status_code >= 500:
-        error = errors.InternalError("nothing answered the request")
-    else:
-        error = errors.BadRequestError("the path or the handshake cannot be understood")
-    error.status = status_code
-    body = json.dumps(error.problem()).encode()
-    headers = [
-        (b"content-type", names.MEDIA_PROBLEM.encode()),
-        (b"content-length", b"%d" % len(body)),
-        (b"connection", b"close"),
-    ]
+    detail = "the path or the handshake cannot be understood"
+    headers, body = _problem(status_code, detail)
     number = stream.stream_id
     await stream.send(Response(stream_id=number, headers=headers, status_code=status_code))
     await stream.send(Body(stream_id=number, data=body))
@@ -150,9 +153,72 @@ async def _send_problem(stream: _Request | _Socket, status_code: int) -> None:
     await stream.send(StreamClosed(stream_id=number))
 
 
+def _problem(status_code: int, detail: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Headers and body of an answer after which the connection ends."""
+    error: errors.SandmanError
+    if status_code >= 500:
+        error = errors.InternalError("nothing answered the request")
+    else:
+        error = errors.BadRequestError(detail)
+    error.status = status_code
+    body = json.dumps(error.problem()).encode()
+    headers = [
+        (b"content-type", names.MEDIA_PROBLEM.encode()),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+    ]
+    return headers, body
+
+
+class _Reader(h11.Connection):
+    """h11's, which takes what another reader in front of us may take for something else: two framings, of which it
+    heeds one, and versions that it does not speak."""
+
+    def next_event(self) -> Any:  # noqa: ANN401 - as h11 has it
+        event = super().next_event()
+        if isinstance(event, h11.Request) and (fault := _fault(event)):
+            raise h11.RemoteProtocolError(fault)
+        return event
+
+
+def _fault(request: h11.Request) -> str:
+    """Why it is not to be taken; empty when it may be."""
+    seen = {name for name, _ in request.headers}
+    if request.http_version not in {b"1.0", b"1.1"}:
+        return "this is an HTTP/1.1 server"
+    if b"transfer-encoding" in seen and b"content-length" in seen:
+        return "Content-Length and Transfer-Encoding: which one is meant?"
+    if b"transfer-encoding" in seen and request.http_version == b"1.0":
+        return "HTTP/1.0 knows no Transfer-Encoding"
+    return ""
+
+
+class _Http1(http1.H11Protocol):
+    """HTTP/1.1 and nothing else. anycorn's goes over to HTTP/2 where a client asks for it in clear text or simply
+    begins, in TLS too: past the limits of here, and past any proxy that passed the question on."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - anycorn's own
+        super().__init__(*args, **kwargs)
+        self.connection = _Reader(
+            h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size
+        )
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        """No upgrade: the question is passed over."""
+
+    async def _send_error_response(self, status_code: int) -> None:
+        """A problem, as all errors have. What cannot be understood is the caller's fault: h11 has 501 for codings."""
+        status_code = 400 if status_code >= 500 else status_code
+        headers, body = _problem(status_code, "the request cannot be understood")
+        await self._send_h11_event(h11.Response(status_code=status_code, headers=headers))
+        await self._send_h11_event(h11.Data(data=body))
+        await self._send_h11_event(h11.EndOfMessage())
+
+
 # There is no other way to say which classes are to be used.
 http1.HTTPStream = _Request  # type: ignore[attr-defined]
 http1.WSStream = _Socket  # type: ignore[attr-defined]
+anycorn.protocol.H11Protocol = _Http1  # type: ignore[attr-defined]
 
 
 class Connection(TCPServer):

@@ -195,7 +195,7 @@ def _smuggling(aim: Aim, random: Random) -> Malformed:
         ((te + b"chunked",), b"%x;%s\r\n" % (len(body), b"x" * 20_000) + body + b"\r\n0\r\n\r\n"),
         ((te + b"chunked",), b"%x\r\n%sXX0\r\n\r\n" % (len(body), body) + HIDDEN),
         ((te + b"chunked",), b"%x\n%s\r\n0\r\n\r\n" % (len(body), body) + HIDDEN),
-        ((te + b"chunked",), b"0\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n" + HIDDEN),
+        ((te + b"chunked",), b"0\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n"),
     ))  # fmt: skip
     first = b"POST %s HTTP/1.1" % path.encode()
     return _once(head(aim, first, *lines, b"Content-Type: application/json") + rest)
@@ -212,8 +212,10 @@ def _huge_headers(aim: Aim, random: Random) -> Malformed:
         head(aim, b"GET /" + b"../" * (size // 3) + b" HTTP/1.1"),
         head(aim, b"G" * size + b" / HTTP/1.1"),
         head(aim, b"GET " + path + b" HTTP/1.1", b"Authorization: Bearer " + b"t" * size, token=""),
-        b"GET " + path + b" HTTP/1.1\r\nX-Endless: " + b"y" * size,
     ))  # fmt: skip
+    if random.random() < 0.1:
+        endless = b"GET " + path + b" HTTP/1.1\r\nX-Endless: " + b"y" * size
+        return _once(endless, Then.LEAVE)
     return _once(data)
 
 
