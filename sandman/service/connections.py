@@ -13,6 +13,7 @@ import anyio
 import anyio.streams.tls
 import h11
 import trio
+from anycorn.events import Updated
 from anycorn.protocol import h11 as http1
 from anycorn.protocol.events import Body, EndBody, Request, Response, StreamClosed
 from anycorn.protocol.http_stream import ASGIHTTPState, HTTPStream
@@ -29,7 +30,8 @@ from wsproto.frame_protocol import CloseReason
 from sandman import errors, names
 
 if TYPE_CHECKING:
-    from anycorn.protocol.events import Event
+    from anycorn.events import Event
+    from anycorn.protocol.events import Event as StreamEvent
     from anycorn.worker_context import WorkerContext
 
 FAREWELL_S = 2.0
@@ -116,7 +118,7 @@ class _Socket(WSStream):
         self._incoming = _Buffer(self.config.websocket_max_message_size)
         self.buffer = self._incoming
 
-    async def handle(self, event: Event) -> None:
+    async def handle(self, event: StreamEvent) -> None:
         try:
             await super().handle(event)
         except UnicodeDecodeError:
@@ -226,6 +228,11 @@ class Connection(TCPServer):
     after a WebSocket for the next ping."""
 
     context: Any
+
+    async def protocol_send(self, event: Event) -> None:
+        # An answer that is done after its client left would begin to wait for the next request.
+        if not (isinstance(event, Updated) and event.idle and self.context.over.is_set()):
+            await super().protocol_send(event)
 
     async def _read_data(self) -> None:
         await super()._read_data()

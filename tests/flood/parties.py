@@ -181,7 +181,7 @@ def _gateway(
         base = Party("gateway", pid, port, trust, _GATEWAY_AIM, keys["honest"], (), lambda: log.read_text(errors="replace").splitlines())
         with base.client() as client:
             answer = client.post("/v1/sandboxes", json={"wait_s": 30})
-            assert answer.status_code == 201, answer.text
+            assert answer.status_code == 201, answer.text + log.read_text()[-4000:]
             box = f"/v1/sandboxes/{answer.json()['id']}"
         echo = json.dumps({"argv": ["echo", "there"]}).encode()
         aim = _GATEWAY_AIM._replace(

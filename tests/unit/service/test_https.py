@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from sandman.service import https
-from tests.unit.service.https import REQUEST, hello, read_answer, serving
+from tests.unit.service.https import REQUEST, hello, read_answer, respond, serving
 
 # --- serving -------------------------------------------------------------------------------------
 
@@ -101,6 +101,24 @@ async def test_an_idle_connection_is_closed_though_the_client_says_no_goodbye(pk
             while await raw.recv(65536):
                 pass
         await trio.aclose_forcefully(stream)
+
+
+async def test_a_connection_whose_client_left_before_its_answer_is_over_with_the_answer():
+    """It would idle for `keep_alive_s` otherwise: a descriptor for each who half-closes at the right moment."""
+
+    async def late(_scope, _receive, send) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(0.1)
+            await respond(send)
+
+    async with serving(late) as server:
+        stream = await server.connect()
+        async with stream:
+            await stream.send_all(REQUEST)
+            await stream.send_eof()
+            with trio.fail_after(5):
+                while await stream.receive_some():
+                    pass
 
 
 async def test_a_head_that_is_too_long_is_refused_and_one_that_never_ends_is_cut():
