@@ -187,7 +187,7 @@ def _gateway(
         aim = _GATEWAY_AIM._replace(
             token=keys["flood"],
             posts=(*_GATEWAY_AIM.posts, (f"{box}/exec", {"argv": ["true"]})),
-            paths=(*_GATEWAY_AIM.paths, box, f"{box}/processes", f"{box}/files"),
+            paths=(*_GATEWAY_AIM.paths, box, f"{box}/processes/none", f"{box}/files"),
             sockets=(f"{box}/processes/none/terminal", f"{box}/ports/1/x"),
         )
         yield base._replace(
@@ -225,7 +225,7 @@ def _daemon(daemon: harness.Daemon, token: str) -> Party:
         ("/v1/claim", {"claim_id": "x", "lease": {}}),
         ("/v1/probe", {"targets": []}),
     )
-    paths = ("/v1/info", "/v1/processes", "/v1/sessions", "/healthz", "/v1/files/stat")
+    paths = ("/v1/info", "/v1/processes/none", "/v1/sessions", "/healthz", "/v1/files/stat")
     echo = json.dumps({"argv": ["echo", "there"]}).encode()
     return Party(
         "daemon", daemon.pid, daemon.port, None,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import httpx
 import trio
 
+from tests.flood.kinds import some
 from tests.flood.parties import Party, started
 from tests.flood.sender import AT_ONCE, Flood
 from tests.soak.soak import descriptors_of, resident_kib
@@ -113,6 +114,16 @@ def run(seed: int, count: int, say: Callable[[str], None] = print) -> list[Repor
         if found := [text for report in reports for text in report.found]:
             raise FoundError(f"{len(found)} found:\n" + "\n".join(found[:20]))
         return reports
+
+
+def again(seed: int, name: str, number: int) -> None:
+    """Send one request of a run once more, and say what comes."""
+    with tempfile.TemporaryDirectory(prefix="flood-") as folder, started(Path(folder)) as parties:
+        [party] = [one for one in parties if one.name == name]
+        request = some(party.aim, seed, name, number)
+        print(request)
+        print(trio.run(Flood(party, seed, 0).tell, request))
+        print("\n".join(party.log()[-10:]))
 
 
 def _run(parties: list[Party], seed: int, count: int) -> list[Report]:

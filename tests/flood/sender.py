@@ -8,7 +8,6 @@ import socket
 import ssl
 import struct
 from collections import Counter
-from random import Random
 from typing import TYPE_CHECKING
 
 import trio
@@ -64,10 +63,10 @@ class Flood:
 
     async def _worker(self, after: Callable[[int], None]) -> None:
         for number in self._numbers:
-            request = some(self.party.aim, Random(f"{self._seed} {self.party.name} {number}"))
+            request = some(self.party.aim, self._seed, self.party.name, number)
             try:
                 with trio.fail_after(ANSWER_S):
-                    statuses = await self._send(request)
+                    statuses = await self.tell(request)
             except trio.TooSlowError:
                 self._find(request, number, f"neither an answer nor an end within {ANSWER_S:g} s")
             else:
@@ -89,7 +88,7 @@ class Flood:
             f"{self.party.name}, seed {self._seed}, request {number}, {request.kind}: {what}: {text[:300]!r}"
         )
 
-    async def _send(self, request: Malformed) -> list[str]:
+    async def tell(self, request: Malformed) -> list[str]:
         """The statuses of what was answered, or why there are none."""
         plain = await trio.open_tcp_stream("127.0.0.1", self.party.port)
         stream: trio.SSLStream[trio.SocketStream] | trio.SocketStream = plain
