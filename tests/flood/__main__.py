@@ -15,7 +15,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.flood", description=__doc__)
     parser.add_argument("--count", type=int, default=100_000, help="requests, a third to each")
     parser.add_argument("--seed", type=int, default=random.randrange(2**31))
-    parser.add_argument("--only", nargs=2, metavar=("SERVER", "NUMBER"), help="that one request again")
+    parser.add_argument(
+        "--only", nargs=2, metavar=("SERVER", "NUMBER"), help="that one request again"
+    )
     options = parser.parse_args()
     if options.only:
         run.again(options.seed, options.only[0], int(options.only[1]))

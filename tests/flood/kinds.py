@@ -23,6 +23,10 @@ HIDDEN = b"GET /v1/hidden HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 """What a smuggler puts where the one reader sees a body and the other a request."""
 
 
+NEVER_DONE = frozenset({"bad_json", "wrong_values", "huge_numbers", "deep_nesting"})
+"""Kinds of bodies that nobody may take for good who is strict."""
+
+
 class Then(enum.Enum):
     """What the sender does when all is sent."""
 
@@ -55,6 +59,7 @@ class Aim(NamedTuple):
         paths: of calls without a body that change nothing.
         sockets: paths of WebSockets.
         is_tls: whether it speaks TLS.
+        is_strict: whether it refuses members that it does not know; the API server's objects may have any.
     """
 
     token: str
@@ -62,8 +67,7 @@ class Aim(NamedTuple):
     paths: tuple[str, ...]
     sockets: tuple[str, ...] = ()
     is_tls: bool = True
-
-
+    is_strict: bool = True
 
 
 def some(aim: Aim, seed: int, name: str, number: int) -> Malformed:
@@ -114,7 +118,7 @@ def _bad_json(aim: Aim, random: Random) -> Malformed:
 def _wrong_values(aim: Aim, random: Random) -> Malformed:
     path, document = random.choice(aim.posts)
     name = random.choice(list(document))
-    odd = random.choice((
+    odd: object = random.choice((
         -1, 1e308, 10**30, True, [], {}, [[]], [None], {"": {}}, "", "\0", "\ud800", "x" * 100_000, "../../..", "1e9",
     ))  # fmt: skip
     body = json.dumps({**document, name: odd, "no such member": odd})
@@ -132,7 +136,11 @@ def _deep_nesting(aim: Aim, random: Random) -> Malformed:
     path, document = random.choice(aim.posts)
     depth = random.choice(DEPTHS)
     opened, closed = random.choice((("[", "]"), ('{"a":', "}"), ('[{"a":', "}]")))
-    deep = opened * (depth // len(opened)) + "1" + (closed * (depth // len(opened))) * random.randrange(2)
+    deep = (
+        opened * (depth // len(opened))
+        + "1"
+        + (closed * (depth // len(opened))) * random.randrange(2)
+    )
     if random.random() < 0.5:
         text = json.dumps({**document, random.choice(list(document)): "HERE", "no such member": 1})
         deep = text.replace('"HERE"', deep)
@@ -140,7 +148,9 @@ def _deep_nesting(aim: Aim, random: Random) -> Malformed:
 
 
 def _bad_utf8(aim: Aim, random: Random) -> Malformed:
-    raw = random.choice((b"\xff\xfe", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82", b"\x80"))
+    raw = random.choice(
+        (b"\xff\xfe", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82", b"\x80")
+    )
     path, document = random.choice(aim.posts)
     text = json.dumps({**document, "no such member": "HERE"}).encode()
     escaped = b"".join(b"%%%02x" % byte for byte in raw)
@@ -301,7 +311,9 @@ def _bad_token(aim: Aim, random: Random) -> Malformed:
 def _not_tls(aim: Aim, random: Random) -> Malformed:
     """Where TLS is spoken, what is none; where it is not, TLS."""
     hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + random.randbytes(200)
-    data = random.choice((hello, hello[:6], b"\x15\x03\x03\x00\x02\x02\x28", random.randbytes(300), b"\x80\x2e\x01"))
+    data = random.choice(
+        (hello, hello[:6], b"\x15\x03\x03\x00\x02\x02\x28", random.randbytes(300), b"\x80\x2e\x01")
+    )
     plain = head(aim, b"GET / HTTP/1.1") if aim.is_tls else hello
     then = random.choice((Then.HALF_CLOSE, Then.LEAVE, Then.RESET))
     return Malformed("", ((0.0, random.choice((data, plain))),), then, in_tls=False)
@@ -310,7 +322,10 @@ def _not_tls(aim: Aim, random: Random) -> Malformed:
 def _pipelined(aim: Aim, random: Random) -> Malformed:
     """Good ones, and then one that is none."""
     good = _get(aim, random) * random.randrange(1, 4)
-    return _once(good + random.choice((b"\r\n\0\r\n\r\n", b"GET\r\n\r\n", random.randbytes(90) + b"\r\n\r\n")))
+    return _once(
+        good
+        + random.choice((b"\r\n\0\r\n\r\n", b"GET\r\n\r\n", random.randbytes(90) + b"\r\n\r\n"))
+    )
 
 
 def _bad_socket(aim: Aim, random: Random) -> Malformed:
@@ -323,7 +338,14 @@ def _bad_socket(aim: Aim, random: Random) -> Malformed:
         (*upgrade, b"Sec-WebSocket-Key: x", version), (upgrade[0], key, version),
         (*upgrade, key, version, b"Sec-WebSocket-Extensions: \xff"), (*upgrade, key, version),
     ))  # fmt: skip
-    frames = random.choice((b"\xff" * 40, b"\x81\x7f" + b"\xff" * 8, b"\x81\xfe\xff\xff" + bytes(90), random.randbytes(64)))
+    frames = random.choice(
+        (
+            b"\xff" * 40,
+            b"\x81\x7f" + b"\xff" * 8,
+            b"\x81\xfe\xff\xff" + bytes(90),
+            random.randbytes(64),
+        )
+    )
     data = head(aim, b"GET " + path + b" HTTP/1.1", *lines) + frames
     return _once(data, random.choice((Then.HALF_CLOSE, Then.LEAVE, Then.RESET)))
 

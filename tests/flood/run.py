@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import tempfile
 import threading
@@ -30,8 +31,16 @@ WARM = 0.2
 connections, threads and buffers have the size that they keep."""
 SETTLE_S = 30.0
 """Seconds in which what a flood had open is closed again."""
+POOLED = 8
+"""Descriptors that may be more after than before, for connections that the gateway keeps to the API server (one a watch, and
+those of calls) and to the daemon (4): how many there are differs from one moment to the next. A connection of a caller that
+stays open is none of these, and is found by itself."""
 BESIDE_S = 0.05
 """Between two calls of an honest caller."""
+
+
+LISTENING = "0A"
+"""The state of a listening socket in /proc/net/tcp."""
 
 
 class FoundError(Exception):
@@ -129,7 +138,8 @@ def again(seed: int, name: str, number: int) -> None:
 def _run(parties: list[Party], seed: int, count: int) -> list[Report]:
     for party in parties:
         _warm_up(party)
-    base = {one.name: descriptors_of(one.pid) for one in parties}
+    base = {one.name: (descriptors_of(one.pid), callers_of(one)) for one in parties}
+    there = {one.name: _there(one) for one in parties}
     floods = [Flood(one, seed, count // len(parties)) for one in parties]
     warm: dict[str, int] = {}
 
@@ -138,18 +148,22 @@ def _run(parties: list[Party], seed: int, count: int) -> list[Report]:
             for flood in floods:
                 nursery.start_soon(flood.run, _watch(flood, warm, count // len(parties)))
 
-    callers = [Caller(one) for one in parties]
-    for caller in callers:
-        caller.__enter__()
-    try:
+    with contextlib.ExitStack() as stack:
+        callers = [stack.enter_context(Caller(one)) for one in parties]
         trio.run(all_of_them)
-    finally:
-        for caller in callers:
-            caller.__exit__()
-    return [
+    reports = [
         _report(flood, caller, base[flood.party.name], warm[flood.party.name])
         for flood, caller in zip(floods, callers, strict=True)
     ]
+    for party in parties:
+        assert _there(party) == there[party.name], f"{party.name}: something was made, or went"
+    return reports
+
+
+def _there(party: Party) -> list[int]:
+    """How much there is of what it lists."""
+    with party.client() as client:
+        return [len(next(iter(client.get(path).json().values()))) for path in party.lists]
 
 
 def _warm_up(party: Party) -> None:
@@ -175,14 +189,32 @@ def _watch(flood: Flood, warm: dict[str, int], count: int) -> Callable[[int], No
     return after
 
 
-def _report(flood: Flood, caller: Caller, base: int, warm: int) -> Report:
+def callers_of(party: Party) -> int:
+    """Connections that somebody made to it and that it has not closed."""
+    inodes = set()
+    for one in Path(f"/proc/{party.pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            inodes.add(str(one.readlink()).removeprefix("socket:[").removesuffix("]"))
+    lines = Path(f"/proc/{party.pid}/net/tcp").read_text().splitlines()[1:]
+    fields = [line.split() for line in lines]
+    port = f":{party.port:04X}"
+    return sum(one[1].endswith(port) and one[3] != LISTENING and one[9] in inodes for one in fields)
+
+
+def _report(flood: Flood, caller: Caller, base: tuple[int, int], warm: int) -> Report:
     party, found = flood.party, list(flood.found)
     begun = time.monotonic()
-    while descriptors_of(party.pid) > base and time.monotonic() - begun < SETTLE_S:
+    while callers_of(party) > base[1] and time.monotonic() - begun < SETTLE_S:
         time.sleep(0.1)
-    settled, left, rss = time.monotonic() - begun, descriptors_of(party.pid), resident_kib(party.pid)
-    if left > base:
-        found.append(f"{party.name}: {left} descriptors are open, {base} before")
+    settled, left, rss = (
+        time.monotonic() - begun,
+        descriptors_of(party.pid),
+        resident_kib(party.pid),
+    )
+    if callers_of(party) > base[1]:
+        found.append(f"{party.name}: {callers_of(party)} connections are open, {base[1]} before")
+    if left > base[0] + POOLED:
+        found.append(f"{party.name}: {left} descriptors are open, {base[0]} before")
     if rss > warm + GROWTH_KIB:
         found.append(f"{party.name}: RSS {warm} KiB after the warm-up, {rss} at the end")
     found += [f"{party.name}: an honest call failed: {text}" for text in caller.failures]
@@ -194,7 +226,7 @@ def _report(flood: Flood, caller: Caller, base: int, warm: int) -> Report:
     spans = sorted(caller.spans)
     return Report(
         party.name, flood.answers, len(spans), statistics.median(spans), spans[len(spans) * 99 // 100], spans[-1],
-        (warm, rss), (base, left), settled, tuple(found),
+        (warm, rss), (base[0], left), settled, tuple(found),
     )  # fmt: skip
 
 

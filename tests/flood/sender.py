@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tests.flood.kinds import Malformed, Then, some
+from tests.flood.kinds import NEVER_DONE, Malformed, Then, some
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,16 +24,14 @@ AT_ONCE = 24
 ANSWER_S = 20.0
 """Within so many seconds a server answers what is whole, or closes: it waits 10 s for a handshake, and longer for the
 rest of a request, but whoever sends those leaves by himself."""
+QUIET_S = 0.3
+"""After a whole answer on a connection that stays open: another would come at once."""
 REFUSED = "closed"
 """What is noted where the connection was closed without a word."""
 GONE = "left"
 """What is noted where the sender went without waiting."""
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) [^\r\n]*\r\n")
 _GONE = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
-
-
-class FoundError(Exception):
-    """A server did what it must not do; the text has the request."""
 
 
 class Flood:
@@ -79,6 +77,8 @@ class Flood:
             self.answers[request.kind, status] += 1
             if status.startswith("5") and status != "503":
                 self._find(request, number, f"status {status}")
+            if status.startswith("2") and self.party.aim.is_strict and request.kind in NEVER_DONE:
+                self._find(request, number, f"taken for good: status {status}")
         if request.kind == "smuggling" and len(statuses) > 1:
             self._find(request, number, f"two requests were seen in one: {statuses}")
 
@@ -135,10 +135,6 @@ async def _read(
             if scope.cancelled_caught and _is_whole(said):
                 break
     nursery.cancel_scope.cancel()
-
-
-QUIET_S = 0.3
-"""After a whole answer on a connection that stays open: another would come at once."""
 
 
 def _is_whole(said: bytearray) -> bool:
