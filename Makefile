@@ -150,6 +150,13 @@ FUZZ_MINUTES ?= 30
 fuzz: setup $(VENV)/.fuzz ## fuzz what reads bytes from elsewhere, FUZZ_MINUTES long
 	$(PY) -m tests.fuzz --minutes $(FUZZ_MINUTES)
 
+# Malformed requests in all, a third to each of gateway, webhook and daemon; CI sends 3,000.
+FLOOD ?= 100000
+
+.PHONY: fuzz-malformed
+fuzz-malformed: setup ## FLOOD (100,000) malformed requests to a real gateway, webhook and daemon, honest callers beside them
+	$(PY) -m tests.flood --count $(FLOOD)
+
 # SANDMAN_SOAK_SEED=N repeats the plan of an earlier run.
 SANDMAN_SOAK_MINUTES ?= 30
 
