@@ -60,8 +60,8 @@ def cli(sandman, *arguments: str, lag_s: float | None = None) -> str:
 
 
 @contextlib.contextmanager
-def replicas(sandman) -> Iterator[list[httpx.Client]]:
-    """A client to each gateway, by its pod's address."""
+def replicas(sandman, source: str | None = None) -> Iterator[list[httpx.Client]]:
+    """A client to each gateway, by its pod's address; calls come from `source`, an address of this machine."""
     text = faults.system(
         sandman, "get", "pods", "-l", "app.kubernetes.io/name=sandman-gateway", "-o", "json"
     )
@@ -72,7 +72,9 @@ def replicas(sandman) -> Iterator[list[httpx.Client]]:
         yield [
             stack.enter_context(
                 httpx.Client(
-                    base_url=f"https://{one}:{names.GATEWAY_PORT}", verify=trust, timeout=20
+                    base_url=f"https://{one}:{names.GATEWAY_PORT}",
+                    transport=httpx.HTTPTransport(verify=trust, local_address=source),
+                    timeout=20,
                 )
             )
             for one in addresses
