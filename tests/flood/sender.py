@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 AT_ONCE = 24
 """Connections at once to each of the three: slow ones among them hold theirs for up to a second."""
-ANSWER_S = 20.0
-"""Within so many seconds a server answers what is whole, or closes: it waits 10 s for a handshake, and longer for the
-rest of a request, but whoever sends those leaves by himself."""
+ANSWER_S = 60.0
+"""Within so many seconds a server answers what is whole, or closes; its connections that idle it closes after 75 s, so
+that one which is forgotten is found. Long for the sake of machines that do much else."""
 QUIET_S = 0.3
 """After a whole answer on a connection that stays open: another would come at once."""
 REFUSED = "closed"
