@@ -112,7 +112,7 @@ class Flood:
         except* _GONE:
             pass
         finally:
-            await _leave(plain, with_reset=request.then is Then.RESET)
+            _leave(plain, with_reset=request.then is Then.RESET)
         if request.then in (Then.LEAVE, Then.RESET):
             return [GONE]
         return [found.decode() for found in _STATUS.findall(said) if found != b"100"] or [REFUSED]
@@ -151,8 +151,8 @@ def _is_whole(said: bytearray) -> bool:
     return len(body) >= int(length[1])
 
 
-async def _leave(plain: trio.SocketStream, *, with_reset: bool) -> None:
+def _leave(plain: trio.SocketStream, *, with_reset: bool) -> None:
     if with_reset:
         with contextlib.suppress(OSError):
             plain.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    await trio.aclose_forcefully(plain)
+    plain.socket.close()
