@@ -205,7 +205,7 @@ def _smuggling(aim: Aim, random: Random) -> Malformed:
         ((te + b"chunked",), b"%x;%s\r\n" % (len(body), b"x" * 20_000) + body + b"\r\n0\r\n\r\n"),
         ((te + b"chunked",), b"%x\r\n%sXX0\r\n\r\n" % (len(body), body) + HIDDEN),
         ((te + b"chunked",), b"%x\n%s\r\n0\r\n\r\n" % (len(body), body) + HIDDEN),
-        ((te + b"chunked",), b"0\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n"),
+        ((te + b"chunked",), chunk[:-2] + b"Content-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n"),
     ))  # fmt: skip
     first = b"POST %s HTTP/1.1" % path.encode()
     return _once(head(aim, first, *lines, b"Content-Type: application/json") + rest)

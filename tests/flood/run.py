@@ -31,14 +31,16 @@ WARM = 0.2
 connections, threads and buffers have the size that they keep."""
 SETTLE_S = 30.0
 """Seconds in which what a flood had open is closed again."""
-POOLED = 8
-"""Descriptors that may be more after than before, for connections that the gateway keeps to the API server (one a watch, and
-those of calls) and to the daemon (4): how many there are differs from one moment to the next. A connection of a caller that
-stays open is none of these, and is found by itself."""
+POOLED = 40
+"""Descriptors that may be more after than before, for connections that the gateway keeps for its next calls: up to 32 to the
+API server for a minute (`kube.transport`), 4 to a daemon (`gateway.upstream`), and those that come and go with watches. A
+connection of a caller that stays open is none of these, and is found by itself."""
 BESIDE_S = 0.05
 """Between two calls of an honest caller."""
 
 
+SHOWN = 100
+"""Findings that are told one by one."""
 LISTENING = "0A"
 """The state of a listening socket in /proc/net/tcp."""
 
@@ -121,7 +123,7 @@ def run(seed: int, count: int, say: Callable[[str], None] = print) -> list[Repor
         for report in reports:
             say(str(report))
         if found := [text for report in reports for text in report.found]:
-            raise FoundError(f"{len(found)} found:\n" + "\n".join(found[:20]))
+            raise FoundError(f"{len(found)} found:\n" + "\n".join(found[:SHOWN]))
         return reports
 
 
@@ -202,7 +204,9 @@ def callers_of(party: Party) -> int:
 
 
 def _report(flood: Flood, caller: Caller, base: tuple[int, int], warm: int) -> Report:
-    party, found = flood.party, list(flood.found)
+    party = flood.party
+    # Of others first: of malformed ones there may be many alike.
+    found = [f"{party.name}: an honest call failed: {text}" for text in caller.failures]
     begun = time.monotonic()
     while callers_of(party) > base[1] and time.monotonic() - begun < SETTLE_S:
         time.sleep(0.1)
@@ -217,8 +221,8 @@ def _report(flood: Flood, caller: Caller, base: tuple[int, int], warm: int) -> R
         found.append(f"{party.name}: {left} descriptors are open, {base[0]} before")
     if rss > warm + GROWTH_KIB:
         found.append(f"{party.name}: RSS {warm} KiB after the warm-up, {rss} at the end")
-    found += [f"{party.name}: an honest call failed: {text}" for text in caller.failures]
     found += [f"{party.name} logged: {line}" for line in _faults(party)]
+    found += flood.found
     with party.client() as client:
         for call in party.honest:
             answer = client.request(call.method, call.path, content=call.body)
