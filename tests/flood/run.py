@@ -133,7 +133,8 @@ def again(seed: int, name: str, number: int) -> None:
         [party] = [one for one in parties if one.name == name]
         request = some(party.aim, seed, name, number)
         print(request)
-        print(trio.run(Flood(party, seed, 0).tell, request))
+        begun = time.monotonic()
+        print(trio.run(Flood(party, seed, 0).tell, request), f"{time.monotonic() - begun:.1f} s")
         print("\n".join(party.log()[-10:]))
 
 
