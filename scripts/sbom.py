@@ -58,6 +58,10 @@ def of_service(name: str, root: Path, base: str, epoch: int) -> str:
     debian = [_debian_binary(path, release) for path in sorted((root / STATUS).iterdir())]
     (venv,) = (root / "opt").iterdir()
     wheels = [_wheel(*line.split()) for line in (venv / WHEELS_LIST).read_text().splitlines()]
+    if not any(part.name.startswith("python3") for part in debian):
+        version = _key_values((venv / "pyvenv.cfg").read_text())["version"]
+        purl = PackageURL("generic", None, "python", version)
+        debian.append(Component(name="python", version=version, bom_ref="python", purl=purl))
     settings = {"base": base, "interpreter": str((venv / "bin" / "python").readlink())}
     return _document(name, [*debian, *wheels], settings, epoch)
 
@@ -156,7 +160,7 @@ def _debian_source(source: Mapping[str, Any]) -> Component:
 
 def _key_values(text: str) -> dict[str, str]:
     pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line)
-    return {key: value.strip('"') for key, value in pairs}
+    return {key.strip(): value.strip().strip('"') for key, value in pairs}
 
 
 def files_of(reference: str, *, is_local: bool) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
