@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from sandman import names
+from sandman.version import __version__
 
 COMPONENTS = Path(__file__).parents[2] / "manifests" / "components"
 BASE_POOLS = COMPONENTS.parent / "base" / "pools"
@@ -42,6 +43,15 @@ def test_a_pool_under_another_runtime_is_as_root_but_for_what_that_runtime_canno
     )
     template = pool["spec"]["template"]
     assert template["spec"].pop("runtimeClassName") == runtime
+    # A component is beyond the base's own `images`, which give the tag there.
+    (sandbox,), (usual_one,) = (
+        template["spec"]["containers"],
+        root["spec"]["template"]["spec"]["containers"],
+    )
+    assert (sandbox.pop("image"), usual_one.pop("image")) == (
+        f"sandman-placeholder:{__version__}",
+        "sandman-placeholder",
+    )
     # An image volume stays empty, or fails, there.
     assert template["metadata"]["annotations"].pop(names.ANNOTATION_DELIVERY) == names.DELIVERY_INIT
     annotations, usual = pool["metadata"]["annotations"], root["metadata"]["annotations"]
