@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HERE = Path(__file__).parent
-TOKEN = "of-the-benchmark"
+TOKEN = "of-the-benchmark"  # noqa: S105 - of a daemon that lives as long as this runs
 INSTANCES = 50
 STARTS = 20
 """In each round."""
@@ -64,7 +64,7 @@ class Program:
         """So many instances, each answering: pids and ports."""
         ports = free_ports(count)
         processes = [
-            subprocess.Popen(
+            subprocess.Popen(  # noqa: S603 - a daemon of this checkout
                 self.command, env=self.environment(port), stderr=subprocess.DEVNULL, cwd="/"
             )
             for port in ports
@@ -82,7 +82,9 @@ class Program:
         """One measurement by the load; `own`: it starts the daemon itself."""
         command = [str(self.load), kind, f"-port={port}", f"-token={TOKEN}", *options]
         environment = self.environment(port) if own else None
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(  # noqa: S603 - this file's own clients
+            command, env=environment, capture_output=True, text=True, check=False
+        )
         if done.returncode:
             raise SystemExit(f"{self.name}: {kind}: {done.stderr[-2000:]}")
         found: dict[str, object] = json.loads(done.stdout)
@@ -103,7 +105,7 @@ def await_health(port: int) -> None:
     until = time.monotonic() + 60
     while True:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5):  # nosec B310  # an address of this file
                 return
         except OSError:
             if time.monotonic() > until:
@@ -146,7 +148,7 @@ def mean_pss_mb(instances: list[tuple[int, int]]) -> float:
 
 def measure_load(program: Program, series: Series, seconds: float, size: int) -> None:
     """Commands and streams."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # nosec B108  # noqa: S108 - a directory is made in it
     with tempfile.TemporaryDirectory(dir=memory) as scratch, program.running() as ((_, port),):
         for concurrency in (1, 16):
             options = (f"-c={concurrency}", f"-seconds={seconds}", "/bin/true")
@@ -235,7 +237,7 @@ def build_control(directory: Path) -> Path:
     binary = directory / "godaemon"
     environment = {**os.environ, "CGO_ENABLED": "0"}
     command = ["go", "build", "-trimpath", "-ldflags=-s -w", "-o", str(binary), "."]
-    subprocess.run(command, cwd=HERE / "godaemon", env=environment, check=True)
+    subprocess.run(command, cwd=HERE / "godaemon", env=environment, check=True)  # noqa: S603 - words of above
     return binary
 
 

@@ -42,6 +42,7 @@ class Command:
 
     def hears(self, report: script.Report) -> bool:
         """Take what the shell says; whether it is back just now."""
+        # not secret: it names the command, and nobody is told whether it was right
         if report.token != self.token or self.is_back:
             return False
         if report.word == script.BEGIN:

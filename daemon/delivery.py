@@ -40,7 +40,7 @@ def copy(source: str, target: str) -> tuple[int, int]:
 def _copy_directory(source: str, target: str) -> tuple[int, int]:
     files = size = 0
     os.makedirs(target, exist_ok=True)
-    os.chmod(target, 0o755)  # noqa: S103 - as long as files are made in it
+    os.chmod(target, 0o755)  # nosec B103  # noqa: S103 - as long as files are made in it
     for entry in os.scandir(source):
         place = os.path.join(target, entry.name)
         if entry.is_dir():

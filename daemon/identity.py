@@ -120,7 +120,7 @@ def set_fs_user(uid: int, gid: int, groups: Sequence[int]) -> None:
 def set_by_ctypes(uid: int, gid: int, groups: Sequence[int] | None) -> None:
     """The same on a plain Python, as in local mode and tests. The runtime's own has no ctypes."""
     # No statement: the runtime's build takes those for what must be there.
-    ctypes = __import__("ctypes")
+    ctypes = __import__("ctypes")  # on purpose: a name of ours
     libc = ctypes.CDLL(None, use_errno=True)
     if groups is not None:
         number = _SETGROUPS.get(os.uname().machine)

@@ -37,7 +37,7 @@ class Settings:
     """Namespaces whose labelled workloads can be attached to, separated by commas. None: in each
     the gateway must be let read pods, too (ClusterRole sandman-workloads)."""
 
-    bind: str = "0.0.0.0"  # noqa: S104 - a service in a pod listens on the pod's address
+    bind: str = "0.0.0.0"  # nosec B104  # noqa: S104 - a service in a pod listens on the pod's address
     """Address to listen on."""
 
     port: int = names.GATEWAY_PORT

@@ -15,12 +15,12 @@ SANDBOX_NAMESPACE = "sandman-sandboxes"
 
 KEYS_SECRET = "sandman-keys"  # noqa: S105 - the name of a Secret, not a secret
 """Signing keys shared by gateway and webhook. Made empty by the manifests, filled by the webhook."""
-API_KEYS_SECRET = "sandman-api-keys"  # noqa: S105
+API_KEYS_SECRET = "sandman-api-keys"  # noqa: S105 - a name
 """Hashes of callers' API keys: one entry a key id."""
 CALLERS_CONFIG = "sandman-callers"
 """ConfigMap that says which ServiceAccounts and which issuers' tokens are which tenant's."""
-GATEWAY_TLS_SECRET = "sandman-gateway-tls"  # noqa: S105
-WEBHOOK_TLS_SECRET = "sandman-webhook-tls"  # noqa: S105
+GATEWAY_TLS_SECRET = "sandman-gateway-tls"  # noqa: S105 - a name
+WEBHOOK_TLS_SECRET = "sandman-webhook-tls"  # noqa: S105 - a name
 WEBHOOK_CONFIGURATION = "sandman-webhook"
 ALLOCATOR_LEASE = "sandman-allocator"
 
@@ -149,7 +149,7 @@ number, and nothing inside can give it one: as process 1 it exits by its own wil
 
 ENV_PREFIX = "SANDMAN_"
 """Variables with this prefix speak to the daemon and never reach a command."""
-ENV_TOKEN_SHA256 = "SANDMAN_TOKEN_SHA256"  # noqa: S105
+ENV_TOKEN_SHA256 = "SANDMAN_TOKEN_SHA256"  # noqa: S105 - a name
 """Hex SHA-256 of the only bearer token that the daemon accepts."""
 ENV_PORT = "SANDMAN_PORT"
 
@@ -185,8 +185,8 @@ MEDIA_TAR = "application/x-tar"
 # --- the client's environment --------------------------------------------------------------------
 
 ENV_URL = "SANDMAN_URL"
-ENV_TOKEN = "SANDMAN_TOKEN"  # noqa: S105
-ENV_TOKEN_FILE = "SANDMAN_TOKEN_FILE"  # noqa: S105
+ENV_TOKEN = "SANDMAN_TOKEN"  # noqa: S105 - a name
+ENV_TOKEN_FILE = "SANDMAN_TOKEN_FILE"  # noqa: S105 - a name
 """Of a file with the token, which is read for each call: who renews it need not tell the client."""
 ENV_CA = "SANDMAN_CA"
 

@@ -2,13 +2,17 @@
 
 A tag is the hash of all that went into the image, so that a pod that asks for it IfNotPresent never
 runs another build, and an image that the registry has need not be built again. Builds need no
-network: wheels are downloaded before, by the hashes of requirements.lock.
+network: wheels are downloaded before, by the hashes of requirements.lock. SOURCE_DATE_EPOCH is the time of all
+that is in them, 1970 when it is not set. Each image but the empty one carries a document of what is in it
+(scripts/sbom.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -17,7 +21,11 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from daemon.runtime import image as daemon_image
+from daemon.runtime import interpreter, shell
+from scripts import sbom
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +36,7 @@ LOCK = ROOT / "requirements.lock"
 # Chroot isolation and plain overlay work where the builder is itself a container.
 BUILDAH = ("buildah", "--storage-driver", "overlay")
 THIS_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-RECIPE = "1"
+RECIPE = "2"
 """Change it when this file builds differently from the same inputs."""
 
 
@@ -45,7 +53,7 @@ class Image:
     sources: tuple[str, ...] = ()
 
 
-DEPENDENCIES = Image("dependencies", "scripts")
+DEPENDENCIES = Image("dependencies", "scripts", ("scripts/rootfs.py",))
 """What the services stand on; not published, but its layer is, as a part of each of them."""
 SERVICES = (
     Image("gateway", "gateway", ("gateway", "sandman")),
@@ -89,12 +97,17 @@ def publish(target: Target, images: Iterable[Image] = IMAGES) -> dict[str, str]:
 
 def tag_of(image: Image, target: Target) -> str:
     """Hash of everything that the image is made of."""
-    digest = hashlib.sha256(f"{RECIPE} {image}".encode())
+    digest = hashlib.sha256(f"{RECIPE} {daemon_image.epoch()} {image}".encode())
     if image in SERVICES:
         digest.update(tag_of(DEPENDENCIES, target).encode())
     if image is DEPENDENCIES:
-        digest.update(f"{target.python} {_base_digest(target.base)}".encode())
+        digest.update(f"{target.python} {_pinned(target.base)}".encode())
         digest.update(LOCK.read_bytes())
+    if image is DAEMON:
+        # Debian's fixes change the interpreter without a change of ours.
+        digest.update(json.dumps(_interpreter(), sort_keys=True).encode())
+    if image is not PLACEHOLDER:
+        digest.update(Path(sbom.__file__).read_bytes())
     for path in _files(image):
         content = path.read_bytes()
         digest.update(f"\0{path.relative_to(ROOT)}\0{len(content)}\0".encode() + content)
@@ -104,22 +117,46 @@ def tag_of(image: Image, target: Target) -> str:
 def _files(image: Image) -> Iterator[Path]:
     yield ROOT / image.directory / "Containerfile"
     for source in image.sources:
-        for path in sorted((ROOT / source).rglob("*")):
+        place = ROOT / source
+        for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
             if path.is_file() and "__pycache__" not in path.parts and path.name != "Containerfile":
                 yield path
 
 
 def _make(image: Image, target: Target, reference: str) -> None:
-    if image is DAEMON:
-        tag = f"localhost/{target.prefix}-daemon"
-        options = ["--tag", tag, "--push-to", reference]
-        _run([sys.executable, "-m", "daemon.runtime", "image", *options])
-        return
-    base = _dependencies(target) if image in SERVICES else None
+    with tempfile.TemporaryDirectory(prefix="sandman-sbom-") as scratch:
+        document = Path(scratch) / sbom.NAME
+        if image is DAEMON:
+            document.write_text(sbom.of_daemon(_interpreter(), daemon_image.epoch()))
+            tag = f"localhost/{target.prefix}-daemon"
+            options = [f"--tag={tag}", f"--push-to={reference}", f"--document={document}"]
+            _run([sys.executable, "-m", "daemon.runtime", "image", *options])
+            return
+        base = None
+        if image in SERVICES:
+            base = _dependencies(target)
+            document.write_text(_describe(image, base, target))
+        made = _build(image, base, [document] if image in SERVICES else [])
     # By id and not by a local tag, which another build may move in between.
-    _run(
-        [*BUILDAH, "push", "--quiet", _tls(reference), _build(image, base), f"docker://{reference}"]
-    )
+    _run([*BUILDAH, "push", "--quiet", _tls(reference), made, f"docker://{reference}"])
+
+
+def _interpreter() -> dict[str, Any]:
+    """What the daemon's interpreter was made of; it is built now unless it is cached."""
+    try:
+        return interpreter.manifest_of(interpreter.build())
+    except shell.BuildError as error:
+        raise BuildError(str(error)) from None
+
+
+def _describe(image: Image, dependencies: str, target: Target) -> str:
+    """The document of a service, of what the image of its dependencies says of itself."""
+    container = _run([*BUILDAH, "from", "--pull-never", dependencies]).strip()
+    try:
+        root = Path(_run([*BUILDAH, "mount", container]).strip())
+        return sbom.of_service(image.name, root, _pinned(target.base), daemon_image.epoch())
+    finally:
+        _run([*BUILDAH, "rm", container])
 
 
 def _dependencies(target: Target) -> str:
@@ -130,17 +167,18 @@ def _dependencies(target: Target) -> str:
     except BuildError:
         _say(f"building {name}")
         wheels(target.python)
-        _run([*BUILDAH, "tag", _build(DEPENDENCIES, target.base), name])
+        _run([*BUILDAH, "tag", _build(DEPENDENCIES, _pinned(target.base)), name])
     return name
 
 
-def _build(image: Image, base: str | None) -> str:
-    """Build one image; its id."""
+def _build(image: Image, base: str | None, documents: Iterable[Path] = ()) -> str:
+    """Build one image; its id. Documents lie at the top of its context."""
     with tempfile.TemporaryDirectory(prefix="sandman-image-") as scratch:
         context, iid = Path(scratch) / "context", Path(scratch) / "iid"
-        _stage(image, context)
-        # Without times in it, and as one layer, the same files give the same layer.
-        options = ["--isolation=chroot", "--layers=false", "--timestamp=0", "--quiet"]
+        _stage(image, context, documents)
+        # Of one time, and as one layer, the same files give the same layer.
+        options = ["--isolation=chroot", "--layers=false", "--quiet"]
+        options.append(f"--timestamp={daemon_image.epoch()}")
         # With its base in the one layer: buildah cannot build upon an image that was itself built upon a
         # base without a history (an optional part), as images packed by hand are.
         options += ["--squash"] * (image is DEPENDENCIES)
@@ -151,9 +189,11 @@ def _build(image: Image, base: str | None) -> str:
         return iid.read_text().strip()
 
 
-def _stage(image: Image, context: Path) -> None:
+def _stage(image: Image, context: Path, documents: Iterable[Path]) -> None:
     """A context with the image's own files only, laid out as the repository is."""
     context.mkdir()
+    for document in documents:
+        shutil.copy(document, context)
     for path in _files(image):
         copy = context / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -194,10 +234,11 @@ def _link(source: str, copy: str) -> None:
         shutil.copy(source, copy)
 
 
-def _base_digest(base: str) -> str:
-    return _run(
-        ["skopeo", "inspect", _tls(base), "--format={{.Digest}}", f"docker://{base}"]
-    ).strip()
+@functools.cache
+def _pinned(base: str) -> str:
+    """The base by the digest that its name has now: what is built upon is what was looked at."""
+    command = ["skopeo", "inspect", _tls(base), "--format={{.Name}}@{{.Digest}}"]
+    return _run([*command, f"docker://{base}"]).strip()
 
 
 def _is_published(reference: str) -> bool:
@@ -217,7 +258,9 @@ def _tls(reference: str) -> str:
 def _run(command: Sequence[str | Path]) -> str:
     words = [str(word) for word in command]
     try:
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run(  # noqa: S603 - words of this file and of who runs it
+            words, cwd=ROOT, capture_output=True, text=True, check=False
+        )
     except FileNotFoundError:
         raise BuildError(f"{words[0]} is not installed") from None
     if done.returncode != 0:

@@ -133,8 +133,8 @@ def _is_guaranteed(container: Container) -> bool:
         return False
     limits = container.resources.limits
     # The API server fills in requests that are left out, and writes equal quantities alike.
-    requests = container.resources.requests or {}
-    return all(name in limits and requests.get(name) == limits[name] for name in ("cpu", "memory"))
+    asked = container.resources.requests or {}
+    return all(name in limits and asked.get(name) == limits[name] for name in ("cpu", "memory"))
 
 
 def _copier(pod: Pod) -> int | None:

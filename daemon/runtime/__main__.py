@@ -29,13 +29,15 @@ def parser() -> argparse.ArgumentParser:
     packed = add("image", "the directory as an OCI image")
     packed.add_argument("--tag", required=True)
     packed.add_argument("--push-to", metavar="REF", help="also push it there; tells the digest")
+    packed.add_argument("--document", type=Path, metavar="FILE", help="put it beside the licenses")
     return top
 
 
-def make_image(built: Path, tag: str, push_to: str | None) -> str:
+def make_image(built: Path, tag: str, push_to: str | None, document: Path | None) -> str:
     """Compose a tree, pack it, perhaps push it; the reference to use in pods."""
     with tempfile.TemporaryDirectory() as scratch:
-        image.build(tree.compose(built, Path(scratch) / "tree"), tag)
+        place = Path(scratch) / "tree"
+        image.build(tree.compose(built, place, document=document, epoch=image.epoch()), tag)
     if push_to is None:
         return tag
     return f"{push_to}@{image.push(tag, push_to)}"
@@ -51,7 +53,7 @@ def make(options: argparse.Namespace) -> str:
         done = toolchain.write(built, options.out.absolute())
         return f"{done} {done.stat().st_size / 1e6:.1f} MB"
     if options.product == "image":
-        return make_image(built, options.tag, options.push_to)
+        return make_image(built, options.tag, options.push_to, options.document)
     if options.out:
         shutil.copytree(built, options.out, dirs_exist_ok=True)
     return str(options.out or built)

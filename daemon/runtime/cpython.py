@@ -178,10 +178,7 @@ def describe(shop: Workshop, source: Path, unpacked: list[Unpacked]) -> dict[str
     return {
         "python": version.strip(),
         "target": shop.triplet,
-        "sources": [
-            {"package": s.package, "version": s.version, "skipped": list(s.skipped)}
-            for s in unpacked
-        ],
+        "sources": [one.record() for one in unpacked],
         "musl": musl.strip(),
         "compiler": shell.read([shop.compiler, "--version"]).splitlines()[0],
     }

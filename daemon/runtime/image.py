@@ -1,5 +1,6 @@
 """The tree as an OCI image, for image volumes and for the init container that copies itself."""
 
+import os
 import re
 import tempfile
 from pathlib import Path
@@ -18,10 +19,15 @@ def is_loopback(reference: str) -> bool:
     return re.match(rf"(?:docker://)?{host}(?::\d+)?/", reference) is not None
 
 
+def epoch() -> int:
+    """The time that all in an image has, in seconds since 1970: SOURCE_DATE_EPOCH, or none."""
+    return int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
+
+
 def build(tree: Path, tag: str) -> None:
-    """Make the image from a finished tree; the same tree gives the same layer."""
+    """Make the image from a finished tree; the same tree gives the same digest."""
     cpython.install(cpython.missing_packages(TOOLS))
-    options = ["--isolation", "chroot", "--timestamp", "0", "--layers=false"]
+    options = ["--isolation", "chroot", "--timestamp", str(epoch()), "--layers=false"]
     shell.read([*BUILDAH, "bud", *options, "--file", CONTAINERFILE, "--tag", tag, tree])
 
 

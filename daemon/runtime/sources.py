@@ -6,6 +6,7 @@ what the machine installs. Verification is apt's: Release signature by Debian's 
 """
 
 import functools
+import hashlib
 import re
 import shutil
 import subprocess
@@ -45,6 +46,18 @@ class Unpacked:
     version: str
     skipped: tuple[str, ...]
     directory: Path
+    files: dict[str, str]
+    """SHA-256 of each file of it by name, as the signed lists name them."""
+
+    def record(self) -> dict[str, object]:
+        """What the manifest says of it: enough to tell which fixes are in, and to fetch it again."""
+        return {
+            "package": self.package,
+            "version": self.version,
+            "skipped": list(self.skipped),
+            "files": self.files,
+            "patches": patches_of(self.directory),
+        }
 
 
 def parse_stanzas(text: str) -> Iterator[Entry]:
@@ -158,8 +171,32 @@ def compare_versions(left: str, right: str) -> int:
     """Order by Debian's rules, which only dpkg knows."""
     if left == right:
         return 0
-    order = subprocess.run(["dpkg", "--compare-versions", left, "lt", right], check=False)
+    command = ["dpkg", "--compare-versions", left, "lt", right]
+    order = subprocess.run(command, check=False)  # noqa: S603 - versions of signed lists, as words
     return -1 if order.returncode == 0 else 1
+
+
+def files_of(dsc: Path) -> dict[str, str]:
+    """SHA-256 of a source package's files by name: the description's own, and those that it names.
+
+    apt has checked the description by the signed lists, and the files by the description.
+    """
+    content = dsc.read_bytes()
+    field = re.search(
+        r"^Checksums-Sha256:[ \t]*\n((?:[ \t].*\n?)+)", content.decode(), re.MULTILINE
+    )
+    if field is None:
+        raise BuildError(f"{dsc.name} names no SHA-256 of its files")
+    named = (line.split() for line in field[1].splitlines())
+    files = {name: digest for digest, _size, name in named}
+    return {dsc.name: hashlib.sha256(content).hexdigest(), **files}
+
+
+def patches_of(directory: Path) -> list[str]:
+    """The patches that Debian applies to upstream's source, in their order."""
+    series = directory / "debian" / "patches" / "series"
+    lines = series.read_text().splitlines() if series.exists() else []
+    return [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
 
 
 def fetch(apt: PrivateApt, package: str, work: Path, log: Path) -> Unpacked:
@@ -178,5 +215,5 @@ def fetch(apt: PrivateApt, package: str, work: Path, log: Path) -> Unpacked:
             continue
         directory = work / package
         shell.run(["dpkg-source", "-x", dsc, directory], log)
-        return Unpacked(package, version, tuple(versions[:place]), directory)
+        return Unpacked(package, version, tuple(versions[:place]), directory, files_of(dsc))
     raise BuildError(f"no version of {package} can be fetched (listed: {versions})")

@@ -7,7 +7,7 @@
     app/__main__.pyc            the daemon
     app/daemon/  app/sandman/
     app/RUNTIME.json            what it was made of, for /v1/info
-    licenses/
+    licenses/                   and what is in all this, when the caller has a document of it
 
 It works from wherever it is mounted or copied to: the interpreter finds its library from its own
 path. Nothing in it is writable. Of the same interpreter and sources its bytes are the same.
@@ -102,12 +102,29 @@ def copy_runtime(built: Path, tree: Path) -> None:
     shutil.copy(built / interpreter.MANIFEST, tree / "app" / interpreter.MANIFEST)
 
 
-def compose(built: Path, out: Path, root: Path | None = None) -> Path:
-    """Make the tree at ``out``, which appears only when it is complete and checked."""
+def compose(
+    built: Path,
+    out: Path,
+    root: Path | None = None,
+    *,
+    document: Path | None = None,
+    epoch: int = 0,
+) -> Path:
+    """Make the tree at ``out``, which appears only when it is complete and checked.
+
+    Args:
+        built: the interpreter.
+        out: where the tree will be.
+        root: the checkout whose daemon it is; this one by default.
+        document: a file to be put beside the licenses.
+        epoch: the time of all files in it, in seconds since 1970.
+    """
     root = root or repository()
     partial = out.with_name(f".{out.name}.partial")
     remove(partial)
     copy_runtime(built, partial)
+    if document is not None:
+        shutil.copy(document, partial / "licenses")
     own = compile_app(built, root, partial / "app")
     late = library.real_modules(built, partial / "app", late_imports(root))
     modules = sorted({*own, *late})
@@ -115,7 +132,7 @@ def compose(built: Path, out: Path, root: Path | None = None) -> Path:
     target = partial / recipe.LIBRARY
     library.compile_tree(built, built / recipe.LIBRARY, target, files, optimize=2)
     check(partial, [*modules, *library.LATE_MODULES])
-    seal(partial)
+    seal(partial, epoch)
     replace(partial, out)
     return out
 

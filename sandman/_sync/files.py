@@ -331,7 +331,7 @@ class Files:
         call.headers = {"content-type": names.MEDIA_BYTES}
         call.body = body
         info = self._parsed(call, FileInfo, "a file")
-        if info.sha256 != body.sha256.hexdigest():
+        if info.sha256 != body.sha256.hexdigest():  # not secret: of a file
             raise faults.altered(os.fspath(path), self._sandbox)
         return info
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sandman.doctor import admission, installed, rights, trial
+from sandman.doctor import admission, installed, kubelets, rights, trial
 from sandman.doctor.cluster import Cluster, ClusterError
 from sandman.doctor.findings import Finding, Level, failure, skipped
 from sandman.errors import SandmanError
@@ -28,6 +28,7 @@ CHECKS: tuple[tuple[str, Callable[[Cluster], Iterator[Finding]]], ...] = (
     ("injection", admission.injection),
     ("delivery", admission.delivery),
     ("nodes", admission.architectures),
+    ("processes", kubelets.processes),
     ("rights", rights.accounts),
     ("workloads", rights.workloads),
     ("quota", rights.quotas),

@@ -145,7 +145,9 @@ def _kubectl(namespace: str | None, cluster: str | None) -> list[str]:
 
 def _run(command: list[str]) -> bytes:
     try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=KUBECTL_S)
+        done = subprocess.run(  # noqa: S603 - kubectl of who runs this, with a list of words
+            command, capture_output=True, check=False, timeout=KUBECTL_S
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise click.ClickException(f"kubectl: {error}") from None
     if done.returncode:

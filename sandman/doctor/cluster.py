@@ -94,7 +94,7 @@ class Cluster:
         self, arguments: tuple[str, ...], stdin: str | None
     ) -> subprocess.CompletedProcess[str]:
         try:
-            return subprocess.run(
+            return subprocess.run(  # noqa: S603 - kubectl of who runs this, with a list of words
                 [*self._base, *arguments],
                 input=stdin,
                 capture_output=True,

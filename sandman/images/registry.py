@@ -208,5 +208,6 @@ def _check(body: bytes, digest: str | None) -> None:
     if digest is None:
         return
     name, _, wanted = digest.partition(":")
+    # not secret: of an image
     if name not in {"sha256", "sha512"} or hashlib.new(name, body).hexdigest() != wanted:
         raise ValueError("what the registry sent is not what its digest says")

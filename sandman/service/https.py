@@ -150,7 +150,7 @@ def parse_address(address: str) -> tuple[str, int]:
         return host[1:-1], int(port)
     if ":" in host:
         raise ValueError(f"{address!r}: an IPv6 address goes in brackets")
-    return host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0"), int(port)  # noqa: S104
+    return host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0"), int(port)  # nosec B104  # noqa: S104 - a service in a pod
 
 
 def _listen(address: str, stalled_s: float) -> socket.socket:
@@ -308,5 +308,5 @@ class _Server:
             for stream in self._open:
                 _LOG.warning("a connection that takes no data is cut")
                 with contextlib.suppress(OSError):
-                    raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)  # noqa: S610 - no Django
+                    raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)  # nosec B610  # noqa: S610 - no Django
                     raw.shutdown(socket.SHUT_RDWR)

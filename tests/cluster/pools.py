@@ -13,8 +13,16 @@ if TYPE_CHECKING:
     from tests.cluster.deployed import Deployed
 
 
-def make(deployed: Deployed, name: str, resources: dict, replicas: int = 1) -> None:
-    """A pool with these resources; returns when its placeholders run."""
+def make(
+    deployed: Deployed,
+    name: str,
+    resources: dict,
+    replicas: int = 1,
+    *,
+    annotations: dict | None = None,
+    **spec_of_pods: object,
+) -> None:
+    """A pool with these resources, annotations and fields of its pods; returns when its placeholders run."""
     pool = json.loads(deployed.kubectl("get", "deployment", "sandman-pool-root", "-o", "json"))
     labels = {names.LABEL_POOL: name}
     meta = {
@@ -27,6 +35,8 @@ def make(deployed: Deployed, name: str, resources: dict, replicas: int = 1) -> N
     spec["selector"]["matchLabels"] |= labels
     spec["template"]["metadata"]["labels"] |= labels
     spec["template"]["spec"]["containers"][0]["resources"] = resources
+    spec["template"]["spec"] |= spec_of_pods
+    spec["template"]["metadata"]["annotations"] |= annotations or {}
     apply(deployed, {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec})
     selector = f"{names.LABEL_POOL}={name}"
     query = "jsonpath={.items[*].status.phase}"

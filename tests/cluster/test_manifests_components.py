@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
+from sandman.version import __version__
 from tests.cluster.bed import kubectl
 
 if TYPE_CHECKING:
@@ -34,10 +35,14 @@ def test_components_build(bed: Bed, chosen: list[str], tmp_path: Path) -> None:
     assert len(set(keys)) == len(keys) > 20
     if "second-namespace" in chosen:
         made = [one for one in keys if one[1] == "sandman-sandboxes-2"]
-        # The example of a profile names one namespace, as its own text says: one copies it for a further one.
+        # Components of one namespace: an example of a profile, as its own text says, and pools. One copies them.
         assert {one[::2] for one in made} == {
             one[::2] for one in keys if one[1] == "sandman-sandboxes"
-        } - {("NetworkPolicy", "sandman-network-model")}
+        } - {
+            ("NetworkPolicy", "sandman-network-model"),
+            ("Deployment", "sandman-pool-gvisor"),
+            ("Deployment", "sandman-pool-kata"),
+        }
         second = [one for one in objects if one["metadata"].get("namespace") == made[0][1]]
         accounts = [
             subject["namespace"]
@@ -46,6 +51,19 @@ def test_components_build(bed: Bed, chosen: list[str], tmp_path: Path) -> None:
             for subject in one["subjects"]
         ]
         assert accounts == ["sandman-system"]
+    pools = [
+        one["spec"]["template"]["spec"] for one in objects
+        if one["kind"] == "Deployment" and "sandman.dev/pool" in one["metadata"]["labels"]
+    ]  # fmt: skip
+    assert len(pools) == len([one for one in keys if one[2].startswith("sandman-pool-")]) >= 2
+    assert {one["containers"][0]["image"] for one in pools} == {
+        f"sandman-placeholder:{__version__}"
+    }
+    # Whichever namespace and runtime class they have; and not one of them without the component.
+    users = {False} if "user-namespaces" in chosen else {None}
+    assert {one.get("hostUsers") for one in pools} == users
+    classes = {one["runtimeClassName"] for one in pools if "runtimeClassName" in one}
+    assert classes == {"gvisor", "kata"} & set(chosen)
     if "monitoring" in chosen:
         [gateway] = [
             one for one in objects

@@ -302,6 +302,7 @@ def test_the_doctor_finds_nothing_on_a_sound_installation(shop: Shop) -> None:
         "API server",
         "injection",
         "delivery",
+        "processes",
         "rights",
         "certificate",
         "gateway → pod",

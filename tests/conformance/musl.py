@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from daemon.runtime import interpreter, shell, sources
+from daemon.runtime import cpython, shell, sources
 from tests.cluster.bed import roots
 
 RECIPE = "busybox on musl 1"
@@ -20,7 +20,7 @@ _LEFT_OUT = ("TC",)
 
 def make(root: Path) -> None:
     """Build busybox of Debian's source against the musl of Debian, and lay both out."""
-    interpreter.install_compiler()
+    cpython.install_compiler()
     roots.make_users(root)
     with tempfile.TemporaryDirectory(prefix="sandman-musl-") as scratch:
         binary, links = _build(Path(scratch))
@@ -36,7 +36,7 @@ def make(root: Path) -> None:
 
 def _build(scratch: Path) -> tuple[Path, list[str]]:
     """The binary, and where its applets belong."""
-    shop = interpreter.open_workshop(scratch / "shop")
+    shop = cpython.open_workshop(scratch / "shop")
     (shop.root / "kernel-headers" / "mtd").symlink_to("/usr/include/mtd")
     apt = sources.PrivateApt(scratch / "apt", sources.machine_mirrors(), shop.log)
     apt.update()

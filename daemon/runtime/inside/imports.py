@@ -13,7 +13,7 @@ sys.path.insert(0, sys.argv[1])
 
 for name in sys.argv[2:]:
     try:
-        __import__(name)
+        __import__(name)  # on purpose: the modules of a build
     except BaseException as error:  # noqa: BLE001 even SystemExit: the module is then no module
         print("failed", name, repr(error).replace("\n", " "), sep="\t")  # noqa: T201 the answer
 

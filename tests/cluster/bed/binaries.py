@@ -51,11 +51,17 @@ class Binary:
     # A directory below go/, for packages whose own go.mod forbids `go install`.
     module: str | None = None
     ldflags: str = _STRIP
+    # Needs C: linked to the machine's libc, which all others must not be.
+    tags: str | None = None
+    # Below the binaries' directory, for what must not be found by its name alone.
+    directory: str = "."
 
     @property
     def recipe(self) -> str:
         """Everything that, when changed, asks for a new build."""
-        return f"{self.package}@{self.version} {self.ldflags}"
+        return f"{self.package}@{self.version} {self.ldflags}" + (
+            f" {self.tags}" if self.tags else ""
+        )
 
 
 def _kubernetes(name: str) -> Binary:
@@ -73,6 +79,14 @@ BINARIES = (
     *map(_kubernetes, ("kube-apiserver", "kube-controller-manager", "kube-scheduler")),
     *map(_kubernetes, ("kubelet", "kube-proxy", "kubectl")),
     *map(_containerd, ("containerd", "containerd-shim-runc-v2", "ctr")),
+    # Debian's knows no user namespaces of pods; it is what starts all pods but those that ask for this one.
+    Binary(
+        "runc",
+        "github.com/opencontainers/runc",
+        model.RUNC_VERSION,
+        tags="seccomp",
+        directory=model.NEW_RUNC.parent.name,
+    ),
     Binary(
         "kube-router",
         "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router",
@@ -100,13 +114,12 @@ def kwok_stages(bed: Bed) -> Path:
 def is_built(bed: Bed, binary: Binary) -> bool:
     """True when the cached binary was made by the recipe of today."""
     stamp = _stamp(bed, binary)
-    return (
-        (bed.bin / binary.name).exists() and stamp.exists() and stamp.read_text() == binary.recipe
-    )
+    program = bed.bin / binary.directory / binary.name
+    return program.exists() and stamp.exists() and stamp.read_text() == binary.recipe
 
 
 def _stamp(bed: Bed, binary: Binary) -> Path:
-    return bed.bin / f".{binary.name}.recipe"
+    return bed.bin / binary.directory / f".{binary.name}.recipe"
 
 
 def _build(bed: Bed, binary: Binary) -> float:
@@ -149,8 +162,11 @@ def _build_in_module(bed: Bed, binary: Binary, module: Path) -> None:
 
 
 def _install(bed: Bed, binary: Binary) -> None:
-    environment = _environment() | {"GOBIN": str(bed.bin)}
+    environment = _environment() | {"GOBIN": str(bed.bin / binary.directory)}
     flags = ["-trimpath", "-ldflags", binary.ldflags]
+    if binary.tags is not None:
+        environment["CGO_ENABLED"] = "1"
+        flags += ["-tags", binary.tags]
     run(
         ["go", "install", *flags, f"{binary.package}@{binary.version}"],
         cwd=bed.cache,

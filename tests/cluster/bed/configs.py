@@ -146,6 +146,13 @@ runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
 SystemdCgroup = false
 Root = "{state}/runc"
+# For pods with a user namespace of their own.
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.new-runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.new-runc.options]
+SystemdCgroup = false
+Root = "{state}/runc"
+BinaryName = "{bed.bin / model.NEW_RUNC}"
 """
 
 

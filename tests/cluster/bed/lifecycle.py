@@ -127,6 +127,8 @@ def _start_all(bed: Bed) -> None:
 def _prepare(bed: Bed) -> None:
     for directory in (bed.state, bed.logs, bed.run):
         directory.mkdir(parents=True, exist_ok=True)
+    # Root of a pod's user namespace is nobody on the machine, and must get to the pod's root file system.
+    (bed.state / "containerd").mkdir(mode=0o711, exist_ok=True)
     (bed.state / "strays.json").write_text(json.dumps(sorted(teardown.strays())))
     certificates.make(bed)
     for path, content in configs.files(bed).items():

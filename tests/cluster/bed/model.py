@@ -9,6 +9,7 @@ from pathlib import Path
 ETCD_VERSION = "v3.7.3"
 KUBERNETES_VERSION = "v1.36.3"
 CONTAINERD_VERSION = "v2.2.9"
+RUNC_VERSION = "v1.5.3"
 KUBE_ROUTER_VERSION = "v2.1.0"
 KWOK_VERSION = "v0.8.0"
 
@@ -30,6 +31,8 @@ ETCD_PORT = 23790
 ETCD_PEER_PORT = 23800
 REGISTRY = "127.0.0.1:5000"
 PAUSE_IMAGE = "localhost/pause:1"
+NEW_RUNC = Path("new/runc")
+"""Below the binaries' directory: the runc of the runtime class `new-runc`, apart, so that it is nobody's by PATH."""
 
 
 class BedError(Exception):

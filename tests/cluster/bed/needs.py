@@ -25,11 +25,14 @@ PACKAGES = {
     "iptables": "iptables",
     "nfacct": "nfacct",
     "openssl": "openssl",
+    "pkg-config": "pkgconf",
     "runc": "runc",
     "skopeo": "skopeo",
 }
 # Static linking of the pause program.
 _LIBC = "libc6-dev"
+# The build of runc.
+_SECCOMP = "libseccomp-dev"
 GO_VERSION = (1, 26)
 
 
@@ -101,6 +104,8 @@ def absent_packages() -> list[str]:
         absent.append("busybox-static")
     if not any(Path("/usr").glob("lib*/**/libc.a")):
         absent.append(_LIBC)
+    if not Path("/usr/include/seccomp.h").exists():
+        absent.append(_SECCOMP)
     return sorted(absent)
 
 

@@ -86,11 +86,7 @@ class Installation(Cluster):
 
     def _answer(self, words: list[str], stdin: str | None):
         if words[:2] == ["get", "--raw"]:
-            path = words[2]
-            if path == "/version":
-                return json.dumps(self.version)
-            metric = f"sandman_webhook_certificate_not_after_seconds {self.not_after}\n"
-            return self.readyz if path.endswith("readyz") else metric
+            return self._raw(words[2])
         if words[0] == "auth":
             if not self.impersonates:
                 raise LookupError("cannot impersonate")
@@ -101,6 +97,15 @@ class Installation(Cluster):
             self.deleted.append(words[words.index("pod") + 1])
             return ""
         return self._get(words)
+
+    def _raw(self, path: str) -> str:
+        metric = f"sandman_webhook_certificate_not_after_seconds {self.not_after}\n"
+        said = {
+            "version": json.dumps(self.version),
+            "configz": json.dumps({"kubeletconfig": {"podPidsLimit": 4096}}),
+            "readyz": self.readyz,
+        }
+        return said.get(path.rsplit("/", 1)[1], metric)
 
     def _create(self, words: list[str], document: dict):
         if self.refusal:
