@@ -133,11 +133,14 @@ class Handoff:
         try:
             call = client.build_request(
                 request.method,
-                f"https://{address}{request.scope['path']}",
-                params=request.url.query.encode() or None,
+                f"https://{address}",
                 headers=self._headers(request),
                 content=request.stream(),
-                extensions={"sni_hostname": self._server_name, "trace": trace},
+                extensions={
+                    "sni_hostname": self._server_name,
+                    "trace": trace,
+                    "target": _target(request),
+                },
             )
             return await client.send(call, stream=True)
         except (httpx.TransportError, httpx.InvalidURL) as error:
@@ -163,6 +166,13 @@ class Handoff:
         passed = [item for item in request.scope["headers"] if item[0] in FORWARDED_HEADERS]
         own = [(b"host", self._server_name.encode()), (names.HEADER_HOP.encode(), b"1")]
         return [*passed, *own]
+
+
+def _target(request: Request) -> bytes:
+    """Path and query as they came. Decoded and written anew they could be others: `%3F` begins a query, dots climb."""
+    path: bytes = request.scope["raw_path"].partition(b"?")[0]
+    query: bytes = request.scope["query_string"]
+    return path + b"?" + query if query else path
 
 
 class Answer:

@@ -26,6 +26,23 @@ async def test_a_key_of_any_bytes_is_handed_on_as_it_came(bed):
     assert (made.status_code, made.json()["id"]) == (201, direct.json()["id"])
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["requests/a%3Fwait_s=1", "requests/a%23b", "requests/a%2525", "requests/a%20b", "requests/%C3%A9?wait_s=0",
+     "reservations/a%3Fb", "reservations/a%23b", "reservations/.", "reservations/..", "requests/%2e%2e", "requests/a;b"],
+)  # fmt: skip
+async def test_a_path_is_handed_on_as_it_came(bed, path):
+    """Decoded and read again it would be another one: with a query that was none, or nearer to the root."""
+    async with replica(bed, follower(bed)) as client:
+        for method in ("GET", "DELETE"):
+            target = {"target": f"/v1/{path}".encode()}
+            handed, direct = [
+                await one.request(method, "/", headers=bed.as_("acme"), extensions=target)
+                for one in (client, bed.client)
+            ]
+            assert (handed.status_code, handed.content) == (direct.status_code, direct.content)
+
+
 @pytest.mark.parametrize("address", ["", "a b:1", "[::", "127.0.0.1:99999", "[::1]:1"])
 async def test_an_address_that_cannot_be_dialled_is_an_allocator_that_is_lost(bed, address):
     async with replica(bed, Leader(is_leader=False, address=address)) as client:
