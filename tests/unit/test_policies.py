@@ -21,6 +21,21 @@ def expressions(policy: dict[str, Any]) -> str:
 
 # Users' production must start whatever becomes of these; all others fail closed and deny.
 OPEN = {"sandman-whole-workloads": ["Deny"], "sandman-tell-workloads": ["Warn", "Audit"]}
+JUDGED = {
+    "sandman-webhook-secrets": [["secrets"]],
+    "sandman-guard-pools": [
+        ["deployments", "replicasets", "statefulsets", "daemonsets"],
+        ["jobs"],
+        ["replicationcontrollers"],
+    ],
+    "sandman-guard-insides": [
+        ["pods/exec", "pods/attach", "pods/portforward", "pods/proxy"],
+        ["pods/ephemeralcontainers"],
+    ],
+    "sandman-guard-leases": [["leases"]],
+    "sandman-guard-networks": [["networkpolicies"]],
+}
+"""What policies look at, where it is not pods alone."""
 
 
 @pytest.mark.parametrize("one", POLICIES, ids=str)
@@ -34,10 +49,9 @@ def test_policies_are_bound_and_fail_closed(one: Manifest) -> None:
         selector = {"kubernetes.io/metadata.name": names.SYSTEM_NAMESPACE}
     assert spec["failurePolicy"] == ("Ignore" if name in OPEN else "Fail")
     assert spec["matchConstraints"]["namespaceSelector"] == {"matchLabels": selector}
-    # Subresources are left alone: a kubelet's status must never wait for us.
-    assert [rule["resources"] for rule in spec["matchConstraints"]["resourceRules"]] == [
-        ["secrets" if name == "sandman-webhook-secrets" else "pods"]
-    ]
+    # A kubelet's status must never wait for us.
+    rules = spec["matchConstraints"]["resourceRules"]
+    assert [rule["resources"] for rule in rules] == JUDGED.get(name, [["pods"]])
     binding = get("ValidatingAdmissionPolicyBinding", name)
     assert binding["spec"] == {
         "policyName": name,
@@ -56,6 +70,38 @@ def test_leased_pods_are_kept() -> None:
             "values": [names.STATE_LEASED, names.STATE_RESERVED],
         }
     ]
+
+    (rule, _) = policy["spec"]["validations"]
+    assert rule["expression"] == "!variables.isController"
+    text = expressions(policy)
+    # Each adopts whatever its selector finds without an owner, and deletes what is too many.
+    for one in ("replicaset", "replication", "statefulset", "daemon-set", "job"):
+        assert f"'system:serviceaccount:kube-system:{one}-controller'" in text
+
+
+GUARDS = [f"sandman-guard-{what}" for what in ("pools", "insides", "leases", "networks")]
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_what_makes_pools_and_leads_into_sandboxes_is_for_who_was_given_that_right(
+    name: str,
+) -> None:
+    """A right of our own, which no role of Kubernetes' has but the administrator's, who may all."""
+    text = expressions(get("ValidatingAdmissionPolicy", name))
+    right = ("sandboxes", "enter") if name.endswith("insides") else ("pools", "manage")
+    assert (
+        f"authorizer.group('{names.DOMAIN}').resource('{right[0]}').namespace(request.namespace)"
+        f".check('{right[1]}').allowed()"
+    ) in text
+    if name in {"sandman-guard-pools", "sandman-guard-leases"}:
+        assert f"'{names.DOMAIN}/'" in text
+        assert f"'{GATEWAY_ACCOUNT}'" in text
+
+
+def test_images_and_owners_are_guarded_too() -> None:
+    text = expressions(get("ValidatingAdmissionPolicy", "sandman-guard-state"))
+    assert "oldObject.spec.containers.map(c, c.?image.orValue(''))" in text
+    assert "oldObject.metadata.?ownerReferences.orValue([]).map(o, o.uid)" in text
 
 
 def test_state_is_guarded_by_the_names_in_use() -> None:
