@@ -217,3 +217,39 @@ def test_modules_stay_small():
         for path in (ROOT / folder).rglob("*.py"):
             lines = path.read_text().count("\n")
             assert lines <= 400, f"{path}: {lines} lines"
+
+
+THREATS = [
+    re.split(r" *(?<!\\)\| *", line.strip())[1:-1]
+    for line in text("docs/security.md").splitlines()
+    if line.startswith("| ") and not line.startswith("| threat |")
+]
+HELD_BY = re.compile(r"`([a-z_0-9/]+)(?:::([a-z_0-9]+))?`")
+
+
+def test_the_threats_are_all_read():
+    assert len(THREATS) >= 54
+    assert {len(row) for row in THREATS} == {3}
+
+
+@pytest.mark.parametrize("row", THREATS, ids=lambda row: row[0][:40])
+def test_every_threat_names_the_tests_that_hold_it(row):
+    named = HELD_BY.findall(row[2])
+    assert named
+    assert HELD_BY.sub("", row[2]).strip(", ") == "", (
+        "the third column names tests and nothing else"
+    )
+    for module, function in named:
+        path = ROOT / "tests" / f"{module}.py"
+        assert path.name.startswith("test_"), module
+        assert path.is_file(), module
+        found = re.findall(r"^ *(?:async )?def (test_[a-z0-9_]+)\(", path.read_text(), re.MULTILINE)
+        assert found, module
+        assert function in {"", *found}, f"{module}::{function}"
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "tests/cluster").glob("test_hostile_*.py")), ids=str
+)
+def test_every_suite_of_attempts_stands_in_the_threat_model(path):
+    assert f"`cluster/{path.stem}" in text("docs/security.md")
