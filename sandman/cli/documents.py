@@ -69,8 +69,8 @@ def _dialect() -> tuple[Any, Any]:
     class Writer(yaml.SafeDumper):
         """Quotes what either dialect would not read as a string."""
 
-    def plain(loader: Any, node: Any) -> object:
-        return _plain(loader.construct_scalar(node))
+    def plain(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> object:
+        return _plain(str(loader.construct_scalar(node)))
 
     words = "|".join(map(re.escape, [*_TRUE, *_FALSE, *_NULL]))
     special = re.compile(f"(?:{words})\\Z|{_NUMBER.pattern}")
