@@ -54,7 +54,7 @@ def attach(
     fitness.check(pod, chosen, settings)
     ports = fitness.ports(pod, chosen, settings.daemon_port)
     operations = _metadata(pod, keyring, nonce, ports, settings)
-    operations += _delivery(pod, document, settings)
+    operations += _delivery(pod, document, chosen[0], settings)
     found = commands.told(pod.annotations)
     for index, container in enumerate(pod.containers):
         if container in chosen:
@@ -98,10 +98,12 @@ def _metadata(
     return operations
 
 
-def _delivery(pod: Pod, document: Mapping[str, Any], settings: Settings) -> list[Operation]:
+def _delivery(
+    pod: Pod, document: Mapping[str, Any], first: Container, settings: Settings
+) -> list[Operation]:
     if delivery.choose(pod, settings.workload_delivery) == names.DELIVERY_IMAGE:
         return delivery.by_image(pod, settings.daemon_image)
-    return delivery.by_copy(pod, document["spec"], settings.daemon_image, keeps_class=True)
+    return delivery.by_copy(pod, document["spec"], settings.daemon_image, for_container=first)
 
 
 def _command(

@@ -73,9 +73,9 @@ def meta(ports: dict[str, int], *, there: bool = False) -> list[Json]:
     ]
 
 
-def copy(*, volumes: bool = False, inits: bool = False, small: bool | None = None) -> list[Json]:
-    """The volume and the container that fills it. `volumes`, `inits`: the pod has some; `small`: of a pod
-    that asks for resources, False for one with the class Guaranteed."""
+def copy(*, volumes: bool = False, inits: bool = False, asks: Json | None = None) -> list[Json]:
+    """The volume and the container that fills it. `volumes`, `inits`: the pod has some; `asks`: the resources
+    of the container that the daemon is for."""
     container: Json = {
         "name": "sandman-copy",
         "image": IMAGE,
@@ -92,10 +92,8 @@ def copy(*, volumes: bool = False, inits: bool = False, small: bool | None = Non
         },
         "volumeMounts": [{"name": "sandman", "mountPath": "/.sandman"}],
     }
-    if small is not None:
-        limits = {"cpu": "500m", "memory": "64Mi"}
-        requests = {"cpu": "50m", "memory": "64Mi"} if small else limits
-        container["resources"] = {"requests": requests, "limits": limits}
+    if asks is not None:
+        container["resources"] = asks
     return [*_volume({"emptyDir": {"sizeLimit": "128Mi"}}, volumes), _first(container, inits)]
 
 
@@ -152,7 +150,7 @@ def done(
     mounts: bool = False,
     volumes: bool = False,
     inits: bool = False,
-    small: bool | None = None,
+    asks: Json | None = None,
     index: int = 0,
     container: str = "app",
     port: int = 21763,
@@ -160,7 +158,7 @@ def done(
     """The usual: one container, the copy."""
     patch = [
         *meta({container: port}, there=there),
-        *copy(volumes=volumes, inits=inits, small=small),
+        *copy(volumes=volumes, inits=inits, asks=asks),
         *into(index, container, command, args=args, env=env, mounts=mounts, port=port),
     ]
     return Case(name, document, patch)
@@ -415,16 +413,32 @@ _LIFE = [
 ]
 
 _RESOURCES = [
-    done("a Burstable pod", pod(c(command=SLEEP, resources=REQUESTS)), SLEEP, small=True),
-    done("a Guaranteed pod stays that", pod(c(command=SLEEP, resources=EXACT)), SLEEP, small=False),
+    done("a Burstable pod", pod(c(command=SLEEP, resources=REQUESTS)), SLEEP, asks=REQUESTS),
+    done("a Guaranteed pod stays that", pod(c(command=SLEEP, resources=EXACT)), SLEEP, asks=EXACT),
     done("a BestEffort pod stays that", pod(c(command=SLEEP, resources={})), SLEEP),
-    done("one of two asks for something", pod(APP, c("b", resources=REQUESTS)), SLEEP, small=True),
+    done("another asks for something", pod(APP, c("b", resources=REQUESTS)), SLEEP),
     done(
         "an init container asks for something",
         pod(APP, initContainers=[c("init", resources=REQUESTS)]),
         SLEEP,
-        small=True,
         inits=True,
+    ),
+    done(
+        "requests alone, of disk too",
+        pod(c(command=SLEEP, resources={"requests": {"cpu": "10m", "ephemeral-storage": "1Gi"}})),
+        SLEEP,
+        asks={"requests": {"cpu": "10m", "ephemeral-storage": "1Gi"}},
+    ),
+    done(
+        "devices are not for the copy",
+        pod(c(command=SLEEP, resources={"limits": {"example.com/gpu": "1", "memory": "64Mi"}})),
+        SLEEP,
+        asks={"limits": {"memory": "64Mi"}},
+    ),
+    done(
+        "a device and nothing else",
+        pod(c(command=SLEEP, resources={"limits": {"example.com/gpu": "1"}})),
+        SLEEP,
     ),
     done(
         "variables of all kinds",
