@@ -18,11 +18,10 @@ from sandman._async.reservation import Reservation, ReservationOptions
 from sandman._async.sandbox import Sandbox, parse_info
 from sandman._async.transport import Call, Transport
 from sandman._async.workloads import WorkloadOptions, attachment, kept
-from sandman._core import faults
+from sandman._core import faults, termination
 from sandman._core.config import FOLLOW_S, RELEASE_LIMIT_S, REPLY_MARGIN_S, Limits, Settings
 from sandman._core.heart import STOP_S, Debt, Heart
 from sandman._core.retry import FIRST_PAUSE_S, Retry
-from sandman._core.termination import Termination
 from sandman._core.values import PoolInfo, SandboxInfo
 from sandman.errors import (
     BadRequestError,
@@ -84,15 +83,13 @@ class Client:
         self._heart = Heart(self.settings)
         self._run = f"client-{uuid.uuid4().hex[:16]}"
         """Of those sandboxes that are given none."""
-        # The sync twin alone: in an event loop it is cancellation that releases.
-        self._termination = Termination() if hasattr(self, "__enter__") else None
+        self._termination = termination.block(self)
 
     def __repr__(self) -> str:
         return f"<Client {self.settings.url}>"
 
     async def __aenter__(self) -> Self:
-        if self._termination is not None:
-            self._termination.watch()
+        self._termination.__enter__()
         return self
 
     async def __aexit__(
@@ -104,8 +101,7 @@ class Client:
         try:
             await self.aclose()
         finally:
-            if self._termination is not None:
-                self._termination.forget()
+            self._termination.__exit__(kind, error, trace)
 
     async def aclose(self) -> None:
         """Close all connections, and send no more heartbeats. Sandboxes stay: their leases end them."""
@@ -127,12 +123,13 @@ class Client:
         Raises:
             SandmanError: as `create`.
         """
-        box = await self.create(**options)
-        try:
-            yield box
-        finally:
-            with anyio.move_on_after(RELEASE_LIMIT_S, shield=True):
-                await self._release_quietly(box.id)
+        with termination.block(self):
+            box = await self.create(**options)
+            try:
+                yield box
+            finally:
+                with anyio.move_on_after(RELEASE_LIMIT_S, shield=True):
+                    await self._release_quietly(box.id)
 
     async def create(self, **options: Unpack[SandboxOptions]) -> Sandbox:
         """Allocate a sandbox, to be released by `release()`; ready for commands on return.
@@ -206,7 +203,7 @@ class Client:
         creation = Creation(options, key, self._run_of(options, key), count=count, gang=gang)
         batch = Batch(self._transport, creation)
         try:
-            with self._kept(creation):
+            with termination.block(self), self._kept(creation):
                 yield batch
         finally:
             with anyio.move_on_after(RELEASE_LIMIT_S, shield=True):

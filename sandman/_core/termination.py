@@ -8,10 +8,19 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import NoReturn
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 EXIT_CODE = 128 + signal.SIGTERM
 """What a shell tells of a program that SIGTERM ended."""
+
+
+def block(client: object) -> AbstractContextManager[object]:
+    """A block of that client which SIGTERM leaves; of an asynchronous one, an ordinary block."""
+    return Termination() if hasattr(client, "__enter__") else nullcontext()
 
 
 class Termination:
@@ -21,6 +30,17 @@ class Termination:
 
     def __init__(self) -> None:
         self._is_set = False
+
+    def __enter__(self) -> None:
+        self.watch()
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self.forget()
 
     def watch(self) -> None:
         """From now on."""

@@ -13,11 +13,10 @@ from urllib.parse import quote
 
 from sandman import names
 from sandman._core import blocking as anyio
-from sandman._core import faults
+from sandman._core import faults, termination
 from sandman._core.config import FOLLOW_S, RELEASE_LIMIT_S, REPLY_MARGIN_S, Limits, Settings
 from sandman._core.heart import STOP_S, Debt, Heart
 from sandman._core.retry import FIRST_PAUSE_S, Retry
-from sandman._core.termination import Termination
 from sandman._core.values import PoolInfo, SandboxInfo
 from sandman._sync import reservation
 from sandman._sync.creation import Batch, Creation, SandboxOptions, is_queued, queued
@@ -85,15 +84,13 @@ class Client:
         self._heart = Heart(self.settings)
         self._run = f"client-{uuid.uuid4().hex[:16]}"
         """Of those sandboxes that are given none."""
-        # The sync twin alone: in an event loop it is cancellation that releases.
-        self._termination = Termination() if hasattr(self, "__enter__") else None
+        self._termination = termination.block(self)
 
     def __repr__(self) -> str:
         return f"<Client {self.settings.url}>"
 
     def __enter__(self) -> Self:
-        if self._termination is not None:
-            self._termination.watch()
+        self._termination.__enter__()
         return self
 
     def __exit__(
@@ -105,8 +102,7 @@ class Client:
         try:
             self.close()
         finally:
-            if self._termination is not None:
-                self._termination.forget()
+            self._termination.__exit__(kind, error, trace)
 
     def close(self) -> None:
         """Close all connections, and send no more heartbeats. Sandboxes stay: their leases end them."""
@@ -128,12 +124,13 @@ class Client:
         Raises:
             SandmanError: as `create`.
         """
-        box = self.create(**options)
-        try:
-            yield box
-        finally:
-            with anyio.move_on_after(RELEASE_LIMIT_S, shield=True):
-                self._release_quietly(box.id)
+        with termination.block(self):
+            box = self.create(**options)
+            try:
+                yield box
+            finally:
+                with anyio.move_on_after(RELEASE_LIMIT_S, shield=True):
+                    self._release_quietly(box.id)
 
     def create(self, **options: Unpack[SandboxOptions]) -> Sandbox:
         """Allocate a sandbox, to be released by `release()`; ready for commands on return.
@@ -207,7 +204,7 @@ class Client:
         creation = Creation(options, key, self._run_of(options, key), count=count, gang=gang)
         batch = Batch(self._transport, creation)
         try:
-            with self._kept(creation):
+            with termination.block(self), self._kept(creation):
                 yield batch
         finally:
             with anyio.move_on_after(RELEASE_LIMIT_S, shield=True):

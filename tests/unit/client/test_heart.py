@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from sandman._core import heart, termination
+from sandman._core import heart
 from sandman._core.heart import Debt, Heart
-from sandman._core.termination import Termination
 from sandman._core.values import ReservationInfo
 from sandman._sync.reservation import seconds_left
 from sandman._sync.transport import Transport
@@ -28,8 +27,6 @@ from tests.unit.client.fake_gateway import TOKEN, answer, drop_after
 from tests.unit.daemon.harness import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.unit.client.fake_gateway import FakeGateway
 
 BEAT = "POST /v1/runs/r1/heartbeat"
@@ -316,86 +313,3 @@ def test_a_forked_child_beats_for_itself_and_death_ends_it(gateway: FakeGateway)
     count = len(gateway.calls(child))
     time.sleep(0.3)
     assert len(gateway.calls(child)) == count
-
-
-# --- SIGTERM ---
-
-HOLDS = """
-import signal, sys, time
-from sandman.sync import Client
-signal.signal(signal.SIGTERM, signal.SIG_DFL)  # who measures coverage has set it
-with Client(sys.argv[1], "smk_test_secret") as client, client.sandbox() as box:
-    print("held", flush=True)
-    time.sleep(30)
-"""
-
-
-@pytest.fixture
-def nobodys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nobody in this process has a use for SIGTERM."""
-    monkeypatch.setattr(Termination, "_users", 0)
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
-def test_sigterm_releases_what_a_program_holds(gateway: FakeGateway):
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDS, gateway.url], stdout=subprocess.PIPE
-    ) as program:
-        assert program.stdout is not None
-        assert program.stdout.readline() == b"held\n"
-        assert gateway.sandboxes
-        program.terminate()
-        assert program.wait(10) == termination.EXIT_CODE
-    assert gateway.released
-
-
-@pytest.mark.usefixtures("nobodys")
-def test_sigterm_is_taken_where_nobody_has_it_and_given_back():
-    one, two = Termination(), Termination()
-    one.watch()
-    two.watch()
-    assert signal.getsignal(signal.SIGTERM) is termination._leave
-    one.forget()
-    one.forget()
-    assert signal.getsignal(signal.SIGTERM) is termination._leave
-    with pytest.raises(SystemExit) as caught:
-        signal.raise_signal(signal.SIGTERM)
-    assert caught.value.code == 143
-    two.forget()
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
-@pytest.mark.usefixtures("nobodys")
-def test_a_handler_of_the_programs_own_is_left_alone():
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    try:
-        one = Termination()
-        one.watch()
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
-        one.forget()
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    one.watch()
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    try:
-        one.forget()
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-@pytest.mark.usefixtures("nobodys")
-def test_only_the_main_thread_may_take_it():
-    thread = threading.Thread(target=Termination().watch)
-    thread.start()
-    thread.join()
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
-@on_backends
-@pytest.mark.usefixtures("nobodys")
-async def test_the_asynchronous_client_leaves_it_alone(gateway: FakeGateway):
-    async with Client(gateway.url, TOKEN):
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
