@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import httpx
 
-from sandman import images
+from sandman import images, names
 from sandman.cli import documents, templates
 from sandman.entrypoints import Entrypoint
 from sandman.images import platforms
@@ -99,9 +99,13 @@ class _Work:
         changed = self._change(templates.at(document, place))
         patch = json.dumps(templates.merge_patch(place, changed))
         _run([*kubectl, "patch", workload, "--type", "merge", "-p", patch])
-        self._session.say(
-            f"{workload}: its next pods {'are as before' if self._remove else 'get the daemon'}"
-        )
+        said = "are as before" if self._remove else "get the daemon"
+        if not self._remove and (namespace := _deaf(document, kubectl)):
+            said = (
+                f"run without the daemon until its namespace is labelled: kubectl label namespace "
+                f"{namespace} {names.LABEL_INJECT}={names.INJECT_NAMESPACE_WORKLOADS}"
+            )
+        self._session.say(f"{workload}: its next pods {said}")
 
     def in_text(self, text: str) -> None:
         try:
@@ -141,6 +145,17 @@ class _Work:
 def _kubectl(namespace: str | None, cluster: str | None) -> list[str]:
     options = ["-n", namespace] if namespace else []
     return ["kubectl", *options, *(["--context", cluster] if cluster else [])]
+
+
+def _deaf(document: Mapping[str, Any], kubectl: list[str]) -> str | None:
+    """The object's namespace, where that is known not to let workloads be injected."""
+    namespace = str(document["metadata"].get("namespace", ""))
+    try:
+        found = json.loads(_run([*kubectl, "get", "namespace", namespace, "-o", "json"]))
+    except click.ClickException:
+        return None  # not for this user to read
+    label = (found["metadata"].get("labels") or {}).get(names.LABEL_INJECT)
+    return None if label == names.INJECT_NAMESPACE_WORKLOADS else namespace
 
 
 def _run(command: list[str]) -> bytes:

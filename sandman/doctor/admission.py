@@ -43,6 +43,8 @@ _ADVICE = (
         "the Service sandman-webhook is missing",
     ),
 )
+_OWN_LIMITS = re.compile(r"exceeded quota|failed quota|per (?:Container|Pod) is ")
+"""How the API server tells that a quota or a LimitRange of the namespace refuses a pod."""
 
 
 def pod(namespace: str, label: str, **annotations: str) -> dict[str, Any]:
@@ -112,6 +114,11 @@ def _injected(cluster: Cluster, namespace: str, label: str) -> Finding:
     try:
         made = cluster.dry_run(pod(namespace, label))
     except ClusterError as error:
+        if _OWN_LIMITS.search(str(error)):
+            text = f"in {namespace} it was not tried, by limits of the namespace: {error}"
+            return warning(
+                "injection", text, "they are for your pods; this one is the doctor's own"
+            )
         return failure("injection", f"in {namespace}: {error}", advice(str(error)))
     annotations = made["metadata"].get("annotations") or {}
     if names.ANNOTATION_INJECTED in annotations:

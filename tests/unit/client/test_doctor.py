@@ -242,6 +242,20 @@ class TestAdmission:
         assert advice in text
         assert worst(admission.delivery, cluster)[0] is Level.FAILURE
 
+    @pytest.mark.parametrize(
+        "message",
+        [
+            "minimum cpu usage per Container is 100m, but request is 10m",
+            "cpu max limit to request ratio per Container is 2, but provided ratio is 10.0",
+            "exceeded quota: q, requested: pods=1, used: pods=20, limited: pods=20",
+        ],
+    )
+    def test_limits_of_a_namespace_that_refuse_the_doctors_own_pod(self, cluster, message):
+        cluster.refusal = f'pods "sandman-doctor" is forbidden: {message}'
+        level, text = worst(admission.injection, cluster)
+        assert (level, message in text) == (Level.WARNING, True)
+        assert "not tried" in text
+
     def test_pods_that_are_made_without_the_daemon(self, cluster):
         cluster.injects = False
         level, text = worst(admission.injection, cluster)

@@ -30,6 +30,12 @@ def merge(into, patch):
             merge(into.setdefault(key, {{}}), value)
         else:
             into[key] = value
+if "namespace" in arguments:
+    labels = store.with_name("namespace.json")
+    if not labels.exists():
+        sys.exit("Error from server (Forbidden): namespaces is forbidden")
+    print(json.dumps({{"metadata": {{"labels": json.loads(labels.read_text())}}}}))
+    sys.exit()
 if not store.exists():
     sys.exit('Error from server (NotFound): deployments.apps "web" not found')
 document = json.loads(store.read_text())
@@ -229,6 +235,28 @@ class TestCluster:
         result = shop.call("deploy/web", "--remove")
         assert "are as before" in result.stderr
         assert json.loads(shop.store.read_text()) == before
+
+    @pytest.mark.parametrize(
+        ("labels", "is_told"),
+        [
+            ({}, True),
+            ({LABEL: "enabled"}, True),
+            ({LABEL: "workloads"}, False),
+            (None, False),  # who may not read namespaces is told nothing
+        ],
+    )
+    def test_a_namespace_where_nothing_is_injected_is_told(self, shop, labels, is_told):
+        document = deployment(container("x", command=["run"]))
+        document["metadata"]["namespace"] = "shop"
+        shop.store.write_text(json.dumps(document))
+        if labels is not None:
+            shop.store.with_name("namespace.json").write_text(json.dumps(labels))
+        result = shop.call("deploy/web")
+        assert result.exit_code == 0, result.output
+        advice = "kubectl label namespace shop sandman.dev/inject=workloads"
+        assert (advice in result.stderr) == is_told
+        assert ("get the daemon" in result.stderr) == (not is_told)
+        assert advice not in shop.call("deploy/web", "--remove").stderr
 
     def test_what_kubectl_says_is_passed_on(self, shop):
         result = shop.call("deploy/web")
