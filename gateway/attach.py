@@ -199,8 +199,9 @@ class Attacher:
     def _none(self, who: Identity | None, wanted: Wanted) -> SandmanError:
         user = who.user if who else ""
         what = f"pod {wanted.pod}" if wanted.pod else "pod with these labels"
+        where = f"container {wanted.container} of it" if wanted.container else "it"
         return ForbiddenError(
-            f"no {what} with a daemon in namespace {wanted.namespace} in which {user} may create pods/exec"
+            f"no {what} with a daemon in {where} in namespace {wanted.namespace} in which {user} may create pods/exec"
         )
 
     def _attachment(

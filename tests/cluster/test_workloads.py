@@ -255,6 +255,48 @@ def test_patched_pods_pass_the_api_servers_own_validation(shop: Shop) -> None:
     assert accepted >= 60
 
 
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        (
+            "LimitRange",
+            {"limits": [{"type": "Container", "max": {"cpu": "20m", "memory": "32Mi"}}]},
+        ),
+        ("LimitRange", {"limits": [{"type": "Container", "maxLimitRequestRatio": {"cpu": "2"}}]}),
+        ("ResourceQuota", {"hard": {"limits.cpu": "20m", "requests.memory": "32Mi"}}),
+    ],
+    ids=["max", "ratio", "quota"],
+)
+def test_limits_of_a_namespace_take_a_pod_with_the_daemon_as_without(
+    sandman: Deployed, kind: str, spec: Json
+) -> None:
+    """In a namespace of its own: a quota that lags behind deletions would be in others' way."""
+    name = f"sandman-test-limits-{kind.lower()}-{len(json.dumps(spec))}"
+    opted_in = {names.LABEL_INJECT: names.INJECT_NAMESPACE_WORKLOADS}
+    version = {"apiVersion": "v1"}
+    space = {"kind": "Namespace", "metadata": {"name": name, "labels": opted_in}}
+    limits = {"kind": kind, "metadata": {"name": "x", "namespace": name}, "spec": spec}
+    (case,) = [one for one in CASES if one.name == "limits of the whole pod"]
+    document = json.loads(json.dumps(case.pod))
+    document["metadata"] |= {"name": "tight", "namespace": name}
+    try:
+        for one in (space, limits):
+            kubectl(sandman.bed, "create", "-f", "-", input=json.dumps(version | one))
+        with Api(sandman.bed) as api:
+            # Until the API server knows of the limits it would take anything.
+            wide = json.loads(json.dumps(document).replace('"20m"', '"30m"'))
+            words = ("exceeded quota", "per Container is")
+            wait_until(
+                "limits that hold",
+                lambda: any(word in str(api.create(wide).body) for word in words),
+            )
+            made = api.create(document)
+        assert made.object is not None, made.body
+        assert is_injected(made.object)
+    finally:
+        kubectl(sandman.bed, "delete", "namespace", name, "--wait=false")
+
+
 def _is_taken(api: Api, index: int, case: Case) -> bool:
     document = json.loads(json.dumps(case.pod))
     document["metadata"] |= {"name": f"case-{index}", "namespace": "default"}

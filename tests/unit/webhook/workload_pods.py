@@ -176,6 +176,7 @@ SLEEP = ["sleep", "3600"]
 APP = c(command=SLEEP)
 REQUESTS = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "64Mi"}}
 EXACT = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
+TIGHT = {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"cpu": "20m", "memory": "32Mi"}}
 PROBE = {"exec": {"command": ["cat", "/tmp/healthy"]}, "periodSeconds": 5}
 HTTP = {"httpGet": {"path": "/healthz", "port": 8080}}
 RESTRICTED = {
@@ -422,6 +423,12 @@ _RESOURCES = [
         pod(APP, initContainers=[c("init", resources=REQUESTS)]),
         SLEEP,
         inits=True,
+    ),
+    done(
+        "limits of the whole pod",
+        pod(c(command=SLEEP, resources=TIGHT), resources=TIGHT),
+        SLEEP,
+        asks=TIGHT,
     ),
     done(
         "requests alone, of disk too",
