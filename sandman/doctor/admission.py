@@ -92,7 +92,11 @@ def labelled(cluster: Cluster) -> dict[str, str]:
         ClusterError: they could not be listed.
     """
     found = cluster.items("namespaces", "-l", names.LABEL_INJECT)
-    return {one["metadata"]["name"]: one["metadata"]["labels"][names.LABEL_INJECT] for one in found}
+    return {
+        one["metadata"]["name"]: one["metadata"]["labels"][names.LABEL_INJECT]
+        for one in found
+        if "deletionTimestamp" not in one["metadata"]  # which takes no pods any more
+    }
 
 
 def injection(cluster: Cluster) -> Iterator[Finding]:

@@ -55,6 +55,7 @@ class Installation(Cluster):
         ]
         self.readyz = "ok"
         self.not_after = (NOW + timedelta(days=60)).timestamp()
+        self.more: dict[str, dict[str, str]] = {}
         self.namespaces = {"sandman-sandboxes": "enabled", "shop": "workloads"}
         self.nodes = [node("n1")]
         self.pods: list[dict] = []
@@ -126,7 +127,7 @@ class Installation(Cluster):
     def _get(self, words: list[str]):
         kinds = {
             "namespaces": [
-                {"metadata": {"name": n, "labels": {names.LABEL_INJECT: v}}}
+                {"metadata": {"name": n, "labels": {names.LABEL_INJECT: v}, **self.more.get(n, {})}}
                 for n, v in self.namespaces.items()
             ],
             "nodes": self.nodes,
@@ -262,6 +263,13 @@ class TestAdmission:
         assert (level, "without the daemon" in text) == (Level.FAILURE, True)
         cluster.left = "the signing keys"
         assert "the signing keys" in worst(admission.injection, cluster)[1]
+
+    def test_a_namespace_that_is_being_deleted_is_nothing_to_look_at(self, cluster):
+        before = [one.text for one in admission.injection(cluster)]
+        cluster.namespaces = {**cluster.namespaces, "gone": names.INJECT_NAMESPACE_WORKLOADS}
+        assert len(list(admission.injection(cluster))) == len(before) + 1
+        cluster.more = {"gone": {"deletionTimestamp": "2026-11-30T09:00:00Z"}}
+        assert [one.text for one in admission.injection(cluster)] == before
 
     def test_namespaces_without_the_label_or_with_a_wrong_one(self, cluster):
         cluster.namespaces = {"x": "yes"}
