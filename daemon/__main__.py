@@ -1,5 +1,5 @@
-"""The daemon's command line: `serve` (the default), `serve -- COMMAND…` before a pod's own command, or
-`copy TARGET` in the init container."""
+"""The daemon's command line: `serve` (the default), `serve -- COMMAND…` before a pod's own command,
+`copy TARGET` in the init container, or `confine`, by which local mode starts it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 from daemon import config, kernel, log
 
-_USAGE = "usage: serve | serve -- COMMAND... | copy TARGET"
+_USAGE = "usage: serve | serve -- COMMAND... | copy TARGET | confine [--probe DIRECTORY]"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -21,6 +21,8 @@ def main(argv: list[str] | None = None) -> int:
             return _serve(arguments[arguments.index("--") + 1 :])
         case ["copy", target]:
             return _copy(target)
+        case ["confine", *options] if options[:1] in ([], ["--probe"]) and len(options) in (0, 2):
+            return _confine(options[1:])
         case _:
             log.line(_USAGE)
             return 2
@@ -58,6 +60,12 @@ def _cannot_serve(command: list[str]) -> int:
     from daemon import wrap  # noqa: PLC0415 - somebody's production does not need us
 
     return wrap.instead(command)
+
+
+def _confine(places: list[str]) -> int:
+    from daemon import confine  # noqa: PLC0415 - local mode alone needs it
+
+    return confine.probe(places[0]) if places else confine.main()
 
 
 def _copy(target: str) -> int:

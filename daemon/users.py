@@ -58,6 +58,18 @@ def find(wanted: str | int) -> User:
     return User("root" if wanted == 0 else str(wanted), _checked(wanted, wanted), 0, (0,), home, "")
 
 
+def group_id(name: str) -> int:
+    """The number of a group.
+
+    Raises:
+        UserUnsupportedError: there is none of this name.
+    """
+    for fields in _rows(GROUP, 4):
+        if fields[0] == name and fields[2].isascii() and fields[2].isdigit():
+            return int(fields[2])
+    raise UserUnsupportedError(f"there is no group {name!r} in {GROUP}", field="user")
+
+
 def _checked(uid: int, given: str | int) -> int:
     # The largest number means "unchanged" to setuid: the command would run as the daemon's user.
     if uid >= 0xFFFFFFFF:

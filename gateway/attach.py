@@ -29,11 +29,10 @@ from sandman.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gateway.access import Access
     from gateway.attached import Attached
     from gateway.config import Settings
+    from gateway.ground import Access, Attachments
     from gateway.model import Identity, Instance, Principal
-    from gateway.provider.attachments import Attachments
     from gateway.upstream import Upstream
     from gateway.workloads import Wanted, Workload
 

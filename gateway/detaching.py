@@ -15,17 +15,17 @@ import trio
 
 from gateway import leases, workloads
 from gateway.daemons import NotListeningError
+from gateway.ground import RunKey
 from gateway.leases import Activity, Verdict
 from gateway.model import Ending
-from gateway.runs import RunKey
 from sandman.errors import SandmanError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from gateway.access import Access
     from gateway.attach import Attacher
     from gateway.daemons import Daemons
+    from gateway.ground import Access
     from gateway.workloads import Attachment
 
 log = structlog.get_logger()

@@ -6,8 +6,6 @@ That a Lease changes is what counts, and when this replica sees it: no time in i
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
     from datetime import datetime
 
+    from gateway.ground import RunKey
     from gateway.leases import Ledger
     from gateway.model import Instance
 
@@ -37,20 +36,6 @@ BUFFER = 64
 """Changes between the watch and the ledger."""
 TIDY_AT_ONCE = 4
 """Deletions in flight: nobody waits for them."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RunKey:
-    """A run of a tenant."""
-
-    tenant: str
-    run: str
-
-    @property
-    def lease_name(self) -> str:
-        """The name of its Lease: a tenant's and a run's may have 63 characters each, capitals among them."""
-        text = f"{self.tenant}\0{self.run}".encode()
-        return f"sandman-run-{hashlib.sha256(text).hexdigest()[:40]}"
 
 
 class Runs:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import structlog
 import trio
 
-from gateway import app
-from gateway.access import Access
+from gateway import app, cluster
 from gateway.allocation import Allocation
 from gateway.attach import Attacher
 from gateway.attached import Attached
@@ -20,12 +17,9 @@ from gateway.audit import Audit
 from gateway.authentication import Authentication
 from gateway.breaking import Breaking
 from gateway.calls import Calls
-from gateway.certificates import Certificates
-from gateway.credentials import WatchedCredentials
 from gateway.desk import Desk
 from gateway.detaching import Detaching
 from gateway.either import Either
-from gateway.election import Election
 from gateway.enforcement import EnforcementWatch
 from gateway.fulfilment import Fulfilment
 from gateway.handoff import Handoff
@@ -35,35 +29,28 @@ from gateway.keysets import KeySets
 from gateway.metrics import Metrics
 from gateway.owners import Owners
 from gateway.pool import Pool
-from gateway.profiles import targets
-from gateway.provider import News, following, watching
-from gateway.provider.attachments import Attachments
-from gateway.provider.kubernetes import KubernetesProvider
-from gateway.provider.reservations import LeaseReservations
+from gateway.provider import News
 from gateway.proxy import Proxy
 from gateway.refill import Refill
 from gateway.registry import Registry
 from gateway.release import Releaser
 from gateway.reservations import Reservations
-from gateway.reviews import Reviews
 from gateway.roster import Roster
 from gateway.routes.context import Context
 from gateway.routes.lookup import Lookup
-from gateway.runs import Runs
 from gateway.scaler import Scaler
 from gateway.sweeper import Sweeper
 from gateway.upstream import Upstream
 from gateway.websocket import MESSAGE_MAX_BYTES
-from sandman import names
 from sandman.service import https, kube
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from gateway.config import Settings
+    from gateway.ground import Ground
     from gateway.model import Share
     from gateway.networks import Networks
-    from sandman.probes import Target
 
 log = structlog.get_logger()
 
@@ -81,47 +68,37 @@ class Gateway:
 
     Args:
         settings: all settings.
-        api: the API server.
+        ground: the parts that a cluster has, or this machine.
         stop: set it to drain and end.
     """
 
-    def __init__(self, settings: Settings, api: kube.Kube, stop: trio.Event) -> None:
+    def __init__(self, settings: Settings, ground: Ground, stop: trio.Event) -> None:
         self._settings = settings
-        self._api = api
+        self._ground = ground
         self._stop = stop
-        self.credentials = WatchedCredentials(api, settings.namespace)
+        self.credentials = ground.credentials
         self.keysets = KeySets()
         self.authentication = self._authentication()
         self.calls = Calls(self.authentication.is_in_force)
         self.credentials.on_change = self._keys_changed
-        self.certificates = Certificates(
-            api, settings.namespace, settings.server_name, lambda: datetime.now(UTC)
-        )
-        self.election = Election(
-            api,
-            namespace=settings.namespace,
-            name=names.ALLOCATOR_LEASE,
-            identity=settings.pod_name,
-            address=f"{_bracketed(settings.pod_ip)}:{settings.port}",
-        )
+        self.certificates = ground.certificates
+        self.election = ground.election
         self.registry = Registry(keep_ended=settings.keep_ended)
         allocation = Allocation(cold_max=settings.cold_max, claims_max=settings.claims_max)
         self.roster = Roster(self.registry, allocation, wall)
         self.upstream = Upstream(self.credentials, settings)
-        provider = KubernetesProvider(api, wall)
+        provider = ground.provider
         fulfilment = Fulfilment(provider, self.upstream, self.roster, settings, wall)
         self.breaking = Breaking(self.roster, provider, lambda: self.election.is_leader, wall)
         self.refill = Refill(self.roster, provider, lambda: self.election.is_leader)
         self.enforcement = self._enforcement(fulfilment.networks)
         self.pool = Pool(self.roster, fulfilment, self.upstream, settings)
         self.desk = Desk(self.pool, lambda: self.election.is_leader)
-        first = settings.sandbox_namespaces[0]
         self.attached = Attached(self.roster.ledger, wall, keep_ended=settings.keep_ended)
-        access = Access(api)
         self.attacher = Attacher(
             self.attached,
-            Attachments(api, first),
-            access,
+            ground.attachments,
+            ground.access,
             self.upstream,
             settings,
             wall,
@@ -139,12 +116,10 @@ class Gateway:
             wall=wall,
         )
         self.keeper = Keeper(self.roster, self.upstream, provider, wall)
-        self.runs = Runs(
-            api, first, self.roster.ledger, lambda: datetime.now(UTC), self.attached.registry.all
-        )
+        self.runs = ground.runs(self.roster.ledger, self.attached.registry.all)
         self.detaching = Detaching(
             self.attacher,
-            access,
+            ground.access,
             self.upstream,
             self.runs.confirm,
             wall,
@@ -166,7 +141,7 @@ class Gateway:
         )
         releaser = Releaser(self.registry, provider, wall)
         self.reservations = Reservations(
-            LeaseReservations(api, first),
+            ground.reservations,
             self.pool,
             self.roster,
             releaser,
@@ -202,7 +177,7 @@ class Gateway:
             wall=wall,
             missing=self.missing,
         )
-        self.app = app.build(self.context, self._metrics(provider, audit), self.not_ready)
+        self.app = app.build(self.context, self._metrics(audit), self.not_ready)
 
     def _audit(self) -> Audit:
         # One replica tells of an end; both, while none knows of an allocator.
@@ -212,12 +187,12 @@ class Gateway:
         return audit
 
     def _enforcement(self, networks: Networks) -> EnforcementWatch:
-        networks.closed = closed_by_all(self._settings, self._api.target.base_url)
+        networks.closed = self._ground.closed
         return EnforcementWatch(self.roster, networks, self._settings.sandbox_namespaces)
 
-    def _metrics(self, provider: KubernetesProvider, audit: Audit) -> Metrics:
+    def _metrics(self, audit: Audit) -> Metrics:
         metrics = Metrics(self.roster)
-        metrics.watch_writes(self._api.counts.writes, provider.claim_writes)
+        metrics.watch_writes(self._ground.writes, self._ground.provider.claim_writes)
         metrics.watch_ends(audit.counts)
         metrics.watch_attachments(self.attached, audit.detached_counts)
         metrics.watch_authentications(self.authentication.counts)
@@ -227,7 +202,7 @@ class Gateway:
         settings = self._settings
         return Authentication(
             self.credentials,
-            Reviews(self._api, settings.audience),
+            self._ground.reviews,
             self.keysets,
             audience=settings.audience,
             verdict_s=settings.verdict_s,
@@ -269,7 +244,7 @@ class Gateway:
             support.start_soon(self.credentials.run)
             support.start_soon(self.keysets.run)
             support.start_soon(self.calls.run)
-            support.start_soon(watching.watch, self._api, self._settings.sandbox_namespaces, send)
+            support.start_soon(self._ground.watch, send)
             support.start_soon(self.pool.run, receive)
             support.start_soon(self.desk.run)
             support.start_soon(self.janitor.run)
@@ -280,13 +255,7 @@ class Gateway:
             support.start_soon(self.reservations.run)
             support.start_soon(self.scaler.run)
             support.start_soon(self.breaking.run)
-            support.start_soon(
-                following.follow,
-                self._api,
-                self.attached,
-                self._settings.sandbox_namespaces[0],
-                self._settings.workload_namespaces,
-            )
+            support.start_soon(self._ground.follow, self.attached)
             support.start_soon(self.detaching.run, lambda: self.election.is_leader)
             support.start_soon(self.enforcement.run)
             if await self._start_unless_stopped(support, self.certificates.run):
@@ -316,7 +285,7 @@ class Gateway:
 
     async def _serve(self, task_status: trio.TaskStatus[list[https.Bound]]) -> None:
         settings = self._settings
-        host = _bracketed(settings.bind)
+        host = cluster.bracketed(settings.bind)
         await https.serve(
             self.app,
             bind=[f"{host}:{port}" for port in (settings.port, settings.metrics_port) if port],
@@ -331,32 +300,12 @@ class Gateway:
         )
 
 
-def closed_by_all(settings: Settings, api_url: str) -> dict[Target, str]:
-    """What no egress profile opens and a gateway knows by itself. An API server that has a name is the operator's to
-    list (`network_closed`): a sandbox resolves none."""
-    url = urlsplit(api_url)
-    found: dict[Target, str] = {}
-    for host, port, what in (
-        (url.hostname or "", url.port or 443, "the API server"),
-        (settings.pod_ip, settings.port, "a gateway"),
-    ):
-        with contextlib.suppress(ValueError):
-            [target] = targets(f"{_bracketed(host)}:{port}")
-            found[target] = what
-    return found
-
-
-def _bracketed(address: str) -> str:
-    """The address as part of `host:port`."""
-    return f"[{address}]" if ":" in address else address
-
-
 async def main(settings: Settings) -> None:
     """Run a gateway against the cluster that the environment names, until SIGTERM or SIGINT."""
     stop = trio.Event()
     async with kube.Kube(kube.load()) as api, trio.open_nursery() as nursery:
         await nursery.start(https.stop_on_signals, stop)
-        gateway = Gateway(settings, api, stop)
+        gateway = Gateway(settings, cluster.ground(settings, api, wall), stop)
         log.info("starting", namespace=settings.namespace, pod=settings.pod_name)
         await gateway.run()
         nursery.cancel_scope.cancel()

@@ -20,10 +20,10 @@ import trio
 
 from gateway import leases, orphans
 from gateway.daemons import NotListeningError
+from gateway.ground import RunKey
 from gateway.leases import Activity, Verdict
 from gateway.model import Ending
 from gateway.release import DELETES_AT_ONCE
-from gateway.runs import RunKey
 from sandman import names
 from sandman.errors import INFRASTRUCTURE, SandmanError
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Iterable
 
     from gateway.daemons import Daemons
+    from gateway.ground import Runs
     from gateway.model import Instance
     from gateway.provider import Provider
     from gateway.roster import Roster
-    from gateway.runs import Runs
 
 T = TypeVar("T")
 log = structlog.get_logger()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gateway.calls import Calls
     from gateway.config import Settings
     from gateway.desk import Desk
+    from gateway.ground import RunKey
     from gateway.handoff import Handoff
     from gateway.keeper import Keeper
     from gateway.model import Instance, Principal
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from gateway.reservations import Reservations
     from gateway.roster import Roster
     from gateway.routes.lookup import Lookup
-    from gateway.runs import RunKey
 
 
 NOBODYS = {names.STATE_FREE, names.STATE_RESERVED}

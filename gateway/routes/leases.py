@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from starlette.routing import Route
 
 from gateway import policy, scopes, views
+from gateway.ground import RunKey
 from gateway.routes import parse
 from gateway.routes.context import Json, json_body
 from gateway.routes.forward import living
-from gateway.runs import RunKey
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -51,7 +51,7 @@ from tests.flow.attaching import Shop, Web
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from gateway.runs import RunKey
+    from gateway.ground import RunKey
 
 KEYS = {"k1": b"k" * 32}
 SERVER_NAME = "gateway.test"

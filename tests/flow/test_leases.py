@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from gateway import leases
+from gateway.ground import RunKey
 from gateway.routes import parse
-from gateway.runs import RunKey
 from sandman import names
 from tests.fakes.cluster import BASE, TASK
 

@@ -17,7 +17,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from gateway import janitor, serve, tokens
+from gateway import cluster, janitor, serve, tokens
 from gateway.config import Settings
 from gateway.serve import Gateway
 from sandman import grants, names, wire
@@ -95,7 +95,7 @@ class Bed(SimpleNamespace):
         stop, ended = trio.Event(), trio.Event()
         settings = self.settings(name, **changes)
         async with kube.Kube(link.target) as api, trio.open_nursery() as nursery:
-            gateway = Gateway(settings, api, stop)
+            gateway = Gateway(settings, cluster.ground(settings, api, serve.wall), stop)
 
             async def run(*, task_status) -> None:
                 await gateway.run(task_status=task_status)
@@ -319,7 +319,8 @@ async def test_a_stop_while_it_waits_for_its_certificate_is_a_stop(bed):
     bed.server.remove("secrets", names.GATEWAY_TLS_SECRET)
     stop = trio.Event()
     async with bed.server.links(1) as [link], kube.Kube(link.target) as api:
-        gateway = Gateway(bed.settings("gw-1"), api, stop)
+        settings = bed.settings("gw-1")
+        gateway = Gateway(settings, cluster.ground(settings, api, serve.wall), stop)
         with trio.fail_after(3):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(gateway.run)
@@ -356,5 +357,6 @@ async def test_main_serves_the_cluster_of_the_environment_until_a_signal(
     ("address", "shown"), [("10.0.0.1", "10.0.0.1:8443"), ("fd00::1", "[fd00::1]:8443")]
 )
 async def test_other_replicas_are_told_an_address_that_they_can_dial(address, shown):
-    gateway = Gateway(Settings(pod_ip=address), kube.Kube(kube.Target("http://x")), trio.Event())
-    assert gateway.election.identity.endswith(f"@{shown}")
+    api = kube.Kube(kube.Target("http://x"))
+    ground = cluster.ground(Settings(pod_ip=address), api, serve.wall)
+    assert ground.election.identity.endswith(f"@{shown}")

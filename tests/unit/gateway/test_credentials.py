@@ -7,11 +7,11 @@ import contextlib
 
 import trio
 
-from gateway import tokens
+from gateway import cluster, tokens
 from gateway.config import Settings
 from gateway.credentials import WatchedCredentials
 from gateway.election import Election
-from gateway.serve import Gateway
+from gateway.serve import Gateway, wall
 from sandman import names
 from sandman.service import keyring
 from tests.fakes.api_server import ApiServer
@@ -130,7 +130,7 @@ async def test_until_the_api_keys_were_read_nobody_knows_who_has_none(monkeypatc
     server.faults = [away]
     monkeypatch.setattr(Election, "is_leader", True)
     async with server.client() as api, trio.open_nursery() as nursery:
-        gateway = Gateway(Settings(), api, trio.Event())
+        gateway = Gateway(Settings(), cluster.ground(Settings(), api, wall), trio.Event())
         gateway.roster.synced.set()
         nursery.start_soon(gateway.credentials.run)
         await until(gateway.credentials.ready.is_set)

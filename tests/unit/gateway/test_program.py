@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from gateway import __main__ as program
-from gateway import config, janitor, serve, tokens
+from gateway import cluster, config, janitor, tokens
 from gateway.config import PREFIX, SettingError, Settings
 from gateway.janitor import Janitor
 from gateway.model import Share
@@ -189,12 +189,12 @@ async def test_the_janitor_goes_round_for_ever(autojump_clock):
 
 def test_what_no_profile_opens_is_known_by_its_address():
     settings = Settings(pod_ip="10.1.0.5", port=8443)
-    assert serve.closed_by_all(settings, "https://10.96.0.1:443") == {
+    assert cluster.closed_by_all(settings, "https://10.96.0.1:443") == {
         Target("10.96.0.1", 443): "the API server", Target("10.1.0.5", 8443): "a gateway",
     }  # fmt: skip
-    six = serve.closed_by_all(Settings(pod_ip="fd00::5"), "https://[fd00::1]")
+    six = cluster.closed_by_all(Settings(pod_ip="fd00::5"), "https://[fd00::1]")
     assert Target("fd00::1", 443) in six
     assert Target("fd00::5", 8443) in six
     # A name is nothing that a sandbox could look up.
-    named = serve.closed_by_all(settings, "https://api.cluster.example:6443")
+    named = cluster.closed_by_all(settings, "https://api.cluster.example:6443")
     assert list(named.values()) == ["a gateway"]

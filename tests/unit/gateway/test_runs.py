@@ -11,8 +11,9 @@ import pytest
 import trio
 
 from gateway import runs
+from gateway.ground import RunKey
 from gateway.leases import Ledger
-from gateway.runs import RunKey, Runs
+from gateway.runs import Runs
 from sandman import names
 from sandman.errors import InternalError, SandmanError
 from tests.fakes.api_server import ApiServer
