@@ -63,9 +63,16 @@ def _cannot_serve(command: list[str]) -> int:
 
 
 def _confine(places: list[str]) -> int:
-    from daemon import confine  # noqa: PLC0415 - local mode alone needs it
+    import importlib  # noqa: PLC0415 - local mode alone needs it
 
-    return confine.probe(places[0]) if places else confine.main()
+    try:
+        # Not by a statement: those name what the build of the pods' Python must hold.
+        confine = importlib.import_module("daemon.local.confine")
+    except ImportError as error:
+        log.line(f"this build has no local mode: {error}")
+        return 2
+    code: int = confine.probe(places[0]) if places else confine.main()
+    return code
 
 
 def _copy(target: str) -> int:

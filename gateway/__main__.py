@@ -7,12 +7,14 @@ import base64
 import json
 import os
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import trio
 
-from gateway import quantities, serve, tokens
+from gateway import local, quantities, serve, tokens
 from gateway.config import SettingError, Settings
+from gateway.provider.local.images import HOST
 from sandman import names
 from sandman.service import log
 from sandman.version import __version__
@@ -64,8 +66,11 @@ def main(argv: list[str] | None = None) -> int:
         metavar="GROUP",
         help="a group of that user; may be repeated",
     )
+    _add_local(commands)
     arguments = parser.parse_args(argv)
     try:
+        if arguments.command == "local":
+            return _serve_local(arguments)
         if arguments.command == "make-key":
             return make_key(
                 arguments.key_id,
@@ -88,6 +93,53 @@ def main(argv: list[str] | None = None) -> int:
         print(f"gateway: {kind}: {error}", file=sys.stderr)
         return 2
     trio.run(serve.main, settings)
+    return 0
+
+
+def _add_local(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name for it
+    one = commands.add_parser("local", help="serve on this machine alone, without a cluster")
+    one.add_argument("--port", type=int, default=0, help="to listen on (default any)")
+    one.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        type=_named_image,
+        metavar="NAME=PATH",
+        help="a directory or archive, and the name that callers use (may be repeated)",
+    )
+    one.add_argument(
+        "--default-image", default=HOST, metavar="NAME", help="of the pool (default host)"
+    )
+    one.add_argument("--free", type=int, default=local.FREE, help="placeholders kept (default 2)")
+    one.add_argument("--offline", action="store_true", help="no images of registries")
+    one.add_argument("--most", type=int, default=local.MOST, help="sandboxes at once (default 32)")
+    one.add_argument(
+        "--log-level", default="warning", help="debug, info, warning (default) or error"
+    )
+
+
+def _named_image(text: str) -> tuple[str, Path]:
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH")
+    return name, Path(path)
+
+
+def _serve_local(arguments: argparse.Namespace) -> int:
+    log.configure(arguments.log_level)
+    options = local.Options(
+        port=arguments.port,
+        image=arguments.default_image,
+        free=arguments.free,
+        most=arguments.most,
+        images=dict(arguments.image),
+        pull=not arguments.offline,
+    )
+    try:
+        trio.run(local.main, options, os.environ)
+    except OSError as error:
+        print(f"gateway: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -263,6 +263,8 @@ class Instance:
     waiting: tuple[str, str] | None = None
     """Reason and message of a container that cannot start."""
     ending: Ending | None = None
+    isolation: Mapping[str, str] | None = None
+    """How it is kept apart, where that is not a container runtime's business: in local mode."""
     place: Place | None = None
     """Set for an attachment: then name, uid and version are those of its Lease."""
 

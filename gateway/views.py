@@ -62,6 +62,8 @@ def sandbox(instance: Instance, *, is_met: bool = False) -> dict[str, object]:
             "pod": instance.place.pod,
             "container": instance.place.container,
         }
+    if instance.isolation is not None:
+        shown["isolation"] = dict(instance.isolation)
     if instance.ending is not None:
         shown["ended"] = _ended(instance.ending)
     return shown

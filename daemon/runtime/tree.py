@@ -30,7 +30,7 @@ SHARED_MODULES = (
     "tar", "terminal", "unpack", "version", "websocket", "wire",
 )  # fmt: skip
 DAEMON_PACKAGE = "daemon"
-NOT_SHIPPED = ("runtime", "tests")
+NOT_SHIPPED = ("runtime", "tests", "local")
 
 
 def repository() -> Path:

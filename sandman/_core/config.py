@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from sandman import names, wire
+from sandman import local, names, wire
 from sandman._core.faults import ConfigurationError
 
 if TYPE_CHECKING:
@@ -84,16 +84,21 @@ class Settings:
         limits: Limits | None = None,
         environ: Mapping[str, str] = os.environ,
     ) -> Settings:
-        """Arguments first, then the environment.
+        """Arguments first, then the environment, then the local mode of this user (`sandman.local`).
 
         Raises:
             ConfigurationError: something is missing or cannot be; the text names the variable.
         """
+        url = url or environ.get(names.ENV_URL, "")
+        if not url and (here := local.read(environ)) is not None:
+            # Nobody says where a gateway is, and one of this user's runs on this machine.
+            url, token = here.url, token or here.token
+            ca = ca or here.trust()
         token = token or environ.get(names.ENV_TOKEN, "")
         path = environ.get(names.ENV_TOKEN_FILE, "")
         file = Path(path) if path and not token else None
         return cls(
-            url=_check_url(url or environ.get(names.ENV_URL, "")),
+            url=_check_url(url),
             token=_check_token(token) if file is None else _read_token(file),
             token_file=file,
             trust=_trust(ca or environ.get(names.ENV_CA) or None),
@@ -105,7 +110,8 @@ class Settings:
 def _check_url(url: str) -> str:
     if not url:
         raise ConfigurationError(
-            f"no gateway given: pass url= or set {names.ENV_URL}, for example https://gateway:8443",
+            f"no gateway given: pass url= or set {names.ENV_URL}, for example https://gateway:8443;"
+            " without a cluster: sandman serve --local",
             field="url",
         )
     try:

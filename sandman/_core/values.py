@@ -56,7 +56,9 @@ class SandboxInfo(_Told):
     `reason`, `detail` and `at`. `token` is good for this sandbox alone and comes with the creation only.
     `resources` are the most that it may use, as Kubernetes writes them. `network` is its egress profile.
     `timings` are in milliseconds. `expires_at`: when it ends unless it is renewed; `lease` holds `ttl_s`, `idle_s`,
-    `max_s` and whether it is the `run`'s.
+    `max_s` and whether it is the `run`'s. `isolation`: of local mode alone, how it is kept apart from the machine:
+    of `files`, `processes`, `users`, `network`, `cpu`, `memory` and `kernel` a text that begins with `own`, `read-only`, `mapped`,
+    `limited` or `shared`.
     """
 
     id: str
@@ -77,6 +79,7 @@ class SandboxInfo(_Told):
     lease: Mapping[str, object] = dataclasses.field(default_factory=dict)
     token: str | None = dataclasses.field(default=None, repr=False)
     timings: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    isolation: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ended: Mapping[str, object] | None = None
 
 

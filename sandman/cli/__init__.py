@@ -23,6 +23,7 @@ from sandman.cli.processes import logs, ps
 from sandman.cli.release import release
 from sandman.cli.reserve import reserve
 from sandman.cli.run import run
+from sandman.cli.serve import serve
 from sandman.cli.session import Session
 from sandman.cli.shell import shell
 from sandman.cli.signing import signing_keys
@@ -75,6 +76,7 @@ for verb in (
     workloads,
     keys,
     signing_keys,
+    serve,
 ):
     main.add_command(verb)
 

@@ -82,6 +82,9 @@ def _sandbox(session: Session, client: Client, given: dict[str, Any]) -> Iterato
             else:
                 box = stack.enter_context(client.sandbox(**options))
         session.say(f"{box.id} ({box.info.tier}, {box.info.timings.get('ready_ms', 0):.0f} ms)")
+        shared = [what for what, how in box.info.isolation.items() if how.startswith("shared")]
+        if shared:
+            session.say(f"local mode: shares with this machine its {', '.join(shared)}")
         try:
             yield box
         except KeyboardInterrupt:

@@ -14,7 +14,7 @@ import httpx
 from sandman.images import platforms
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from sandman.images.credentials import Credentials, Login
     from sandman.images.reference import Reference
@@ -45,6 +45,14 @@ class Found(NamedTuple):
     entrypoint: tuple[str, ...]
     cmd: tuple[str, ...]
     stop_signal: str = ""
+
+
+class Whole(NamedTuple):
+    """An image as its registry has it: its digest, its manifest and its configuration."""
+
+    digest: str
+    manifest: Mapping[str, Any]
+    configuration: Mapping[str, Any]
 
 
 class Registry:
@@ -80,6 +88,15 @@ class Registry:
             raise ImageError(f"{image}: {str(error) or type(error).__name__}") from error
 
     def _find(self, reference: Reference) -> Found:
+        whole = self.read(reference)
+        return self._read(whole.digest, whole.configuration)
+
+    def read(self, reference: Reference) -> Whole:
+        """All that is told of an image.
+
+        Raises:
+            httpx.HTTPError, OSError, ValueError, LookupError: as `find`, which makes one kind of them.
+        """
         accept = ", ".join((*_INDEXES, *_MANIFESTS))
         kind, body = self._get(reference, f"manifests/{reference.version}", accept)
         digest = reference.digest or _sha256(body)
@@ -97,7 +114,23 @@ class Registry:
             raise ValueError("its manifest is of a kind that is too old, or is no image")
         _, body = self._get(reference, f"blobs/{config['digest']}", "*/*")
         _check(body, config["digest"])
-        return self._read(digest, _object(body))
+        return Whole(digest, document, _object(body))
+
+    def blob(self, reference: Reference, digest: str) -> Iterator[bytes]:
+        """A blob, of any size, as it comes; what it is nobody has checked.
+
+        Raises:
+            httpx.HTTPError, LookupError: no such blob, or no answer.
+        """
+        url = f"{reference.base_url}/v2/{reference.repository}/blobs/{digest}"
+        authorization = self._authorizations.get((reference.host, reference.repository))
+        headers = {"authorization": authorization} if authorization else {}
+        with self._client.stream(
+            "GET", url, headers=headers, timeout=TIMEOUT_S, follow_redirects=True
+        ) as response:
+            if response.status_code != httpx.codes.OK:
+                raise LookupError(f"the registry answers {response.status_code}")
+            yield from response.iter_raw()
 
     def _read(self, digest: str, configuration: Mapping[str, Any]) -> Found:
         # A manifest without an index is of one platform, which only its configuration tells.

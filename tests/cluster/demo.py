@@ -15,24 +15,13 @@ import trio
 
 from tests.cluster.bed import Bed
 from tests.cluster.deployed import Deployed, deploy
-from tests.tasks import catalog, scenario
+from tests.tasks import catalog, demo
 
 
 async def show(deployed: Deployed, task: catalog.Task) -> bool:
     """Solve and evaluate the task; answers whether the patch was found good."""
-    print(f"{task.name} {task.buggy.version} → {task.fixed.version}: {task.problem}\n")
     async with deployed.client() as client:
-        report = await scenario.solve_and_evaluate(
-            client, task, deployed.image("debian"), run="demo", log=print
-        )
-    print(f"\nthe agent's patch:\n\n{report.solution.patch}")
-    for name, split in (
-        ("fail to pass", report.fail_to_pass),
-        ("pass to pass", report.pass_to_pass),
-    ):
-        print(f"{name}: {len(split.ok)} of {len(split.ok) + len(split.failed)}")
-    print("resolved" if report.resolved else "NOT resolved")
-    return report.resolved
+        return await demo.show(client, task, deployed.image("debian"))
 
 
 def main(argv: list[str] | None = None) -> int:

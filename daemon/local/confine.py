@@ -10,6 +10,7 @@ the kernel all that was in its namespace.
 """
 
 # ruff: noqa: PTH118
+# ruff: noqa: PTH103, PTH118
 # As all of the daemon: pathlib costs it 5 ms.
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ import struct
 import sys
 from contextlib import suppress
 
-from daemon import config, kernel, log, removal, rootfs, signals, syscalls, users
+from daemon import config, kernel, log, removal, signals, users
+from daemon.local import rootfs, syscalls
 from sandman.errors import SandmanError
 from sandman.records import TYPE_CHECKING, NamedTuple
 
@@ -85,7 +87,6 @@ def read_plan(text: bytes) -> Plan:
     told: dict[str, Any] = json.loads(text)
     root = told.pop("root")
     if root is not None:
-        root["layers"] = tuple(root.get("layers", ()))
         root["kept"] = tuple(root.get("kept", ()))
         root["files"] = tuple((name, content) for name, content in root.get("files", ()))
         root = rootfs.Root(**root)
@@ -263,6 +264,7 @@ def _become_daemon(plan: Plan) -> int:
         _become(plan.user)
         syscalls.keep_capabilities(KEPT_CAPABILITIES)
         syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+    kernel.prctl_by = syscalls.prctl
     os.environ.clear()
     os.environ.update(plan.env)
     _enter_workdir(plan.workdir)
@@ -379,4 +381,4 @@ def _try_overlay(place: str) -> None:
     for part in parts:
         os.makedirs(part, exist_ok=True)
     enter_namespaces(shares_network=True)
-    rootfs.mount_overlay(parts[3], (parts[0],), parts[1], parts[2])
+    rootfs.mount_overlay(parts[3], parts[0], parts[1], parts[2])

@@ -1,17 +1,20 @@
 """The root file system of a sandbox in local mode, built in a mount namespace of its own.
 
-Images are directories: as the lower layers of an overlay, or a copy that is the sandbox's alone. The machine's own root is bound
-read-only, with empty directories where people keep what is theirs.
+An image is a directory, and below an overlay or copied: each sandbox writes for itself. The machine's own root is
+bound read-only, with empty directories where people keep what is theirs.
 """
 
-# ruff: noqa: PTH102, PTH103, PTH108, PTH110, PTH112, PTH114, PTH118
+# ruff: noqa: PTH101, PTH102, PTH103, PTH108, PTH110, PTH112, PTH114, PTH115, PTH118, PTH211
 # As all of the daemon: pathlib costs it 5 ms.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import stat
 
-from daemon import syscalls
+from daemon.local import syscalls
 from sandman.records import NamedTuple
 
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
@@ -22,7 +25,7 @@ LINKS = {
     "stderr": "fd/2",
     "ptmx": "pts/ptmx",
 }
-EMPTIED = ("/home", "/root", "/tmp", "/var/tmp", "/run", "/mnt", "/media", "/srv")  # noqa: S108 - hidden, not used
+EMPTIED = ("/home", "/root", "/tmp", "/var/tmp", "/run", "/mnt", "/media", "/srv")  # nosec B108  # noqa: S108 - hidden, not used
 """Of the machine's own root: where people and programs keep what is no sandbox's business."""
 PROC_READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger", "acpi", "scsi")
 """Below /proc: what tells the kernel something, for the machine's root also without his capabilities."""
@@ -34,13 +37,13 @@ SHM_SIZE = "64m"
 class Root(NamedTuple):
     """What to build.
 
-    `layers`: the image's directories, the upper one first; none: the machine's own root. `upper`, `work`:
-    of an overlay; "" for `layers[0]` itself, which then is the sandbox's alone. `target`: an empty directory. `kept`: of
-    the machine's own root, shown although it lies where all else is hidden. `files`: texts of files in /etc.
+    `image`: its directory, which nothing is written to; "": the machine's own root. `upper`, `work`: of the overlay
+    on it; "": it is copied. `target`: an empty directory. `kept`: of the machine's own root, shown although it lies
+    where all else is hidden. `files`: texts of files in /etc.
     """
 
     target: str
-    layers: tuple[str, ...] = ()
+    image: str = ""
     upper: str = ""
     work: str = ""
     kept: tuple[str, ...] = ()
@@ -54,7 +57,7 @@ def enter(root: Root) -> None:
         OSError: the kernel refused a step.
     """
     syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
-    if root.layers:
+    if root.image:
         _build(root)
     else:
         _show_own(root)
@@ -65,9 +68,10 @@ def enter(root: Root) -> None:
 
 def _build(root: Root) -> None:
     if root.upper:
-        mount_overlay(root.target, root.layers, root.upper, root.work)
+        mount_overlay(root.target, root.image, root.upper, root.work)
     else:
-        syscalls.mount(root.layers[0], root.target, flags=syscalls.MS_BIND)
+        copy_tree(root.image, root.target)
+        syscalls.mount(root.target, root.target, flags=syscalls.MS_BIND)
         _remount(root.target, syscalls.MS_NODEV)
     for name in ("proc", "dev", "sys", "tmp", "etc"):
         _directory(root.target, name, 0o1777 if name == "tmp" else 0o755)
@@ -76,17 +80,47 @@ def _build(root: Root) -> None:
     syscalls.mount("tmpfs", os.path.join(root.target, "sys"), "tmpfs", syscalls.MS_RDONLY)
 
 
-def mount_overlay(target: str, layers: tuple[str, ...], upper: str, work: str) -> None:
-    """Layers, the upper one first, and over them a directory that takes what is written.
+def mount_overlay(target: str, image: str, upper: str, work: str) -> None:
+    """A directory, and over it another one that takes what is written.
 
     Raises:
         OSError: it was refused; Linux before 5.11 does so where this process is not the machine's root.
     """
     options = (
-        f"userxattr,lowerdir={':'.join(map(_escaped, layers))},"
-        f"upperdir={_escaped(upper)},workdir={_escaped(work)}"
+        f"userxattr,lowerdir={_escaped(image)},upperdir={_escaped(upper)},workdir={_escaped(work)}"
     )
     syscalls.mount("overlay", target, "overlay", syscalls.MS_NODEV, options)
+
+
+def copy_tree(source: str, target: str) -> None:
+    """All of a tree but devices, sockets and pipes, with modes, owners and times.
+
+    Raises:
+        OSError: something could not be copied.
+    """
+    for entry in os.scandir(source):
+        place = os.path.join(target, entry.name)
+        info = entry.stat(follow_symlinks=False)
+        if entry.is_symlink():
+            os.symlink(os.readlink(entry.path), place)
+        elif entry.is_dir(follow_symlinks=False):
+            os.mkdir(place, 0o700)
+            copy_tree(entry.path, place)
+        elif entry.is_file(follow_symlinks=False):
+            shutil.copyfile(entry.path, place, follow_symlinks=False)
+        else:
+            continue
+        if os.geteuid() == 0:
+            _give(place, info)
+        if not entry.is_symlink():
+            os.chmod(place, stat.S_IMODE(info.st_mode))
+        os.utime(place, ns=(info.st_atime_ns, info.st_mtime_ns), follow_symlinks=False)
+
+
+def _give(place: str, info: os.stat_result) -> None:
+    """Where there are no other users it stays what it is."""
+    with contextlib.suppress(OSError):
+        os.chown(place, info.st_uid, info.st_gid, follow_symlinks=False)
 
 
 def _show_own(root: Root) -> None:

@@ -1,0 +1,300 @@
+"""Layers of an image into one directory: tars from whoever made the image, who may be hostile.
+
+`sandman.unpack` keeps members inside of the directory. Here is what images have besides: whiteouts, owners, entries that take
+the place of what another layer has put there, and parents that are links in the image's own root.
+"""
+
+# ruff: noqa: PTH115, PTH118
+# Names are bytes.
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import shutil
+import stat
+import zlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from sandman import tar
+from sandman.descent import Descent, Policy
+from sandman.errors import BadRequestError, TooLargeError
+from sandman.unpack import Unpacker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+IMAGE_MAX_BYTES = 32 * 1024**3
+"""Of an image's layers together, unpacked: twice the largest task images known to us."""
+IMAGE_MAX_MEMBERS = 2_000_000
+"""Files of an image: as many inodes as a small file system has."""
+CHUNK_BYTES = 1024 * 1024
+LINKS_MAX = 40
+"""Links on the way to one member: the kernel's own limit."""
+WHITEOUT, OPAQUE = b".wh.", b".wh..wh..opq"
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+
+
+class Layer(NamedTuple):
+    """One layer as its manifest names it; `digest` "": nobody says one."""
+
+    name: str
+    digest: str = ""
+
+
+class _Made(NamedTuple):
+    """A directory that is to get this when all is there."""
+
+    parts: tuple[bytes, ...]
+    member: tar.Member
+
+
+class Budget:
+    """What is left for an image."""
+
+    def __init__(
+        self, most_bytes: int = IMAGE_MAX_BYTES, most_members: int = IMAGE_MAX_MEMBERS
+    ) -> None:
+        self.bytes = most_bytes
+        self.members = most_members
+
+    def take(self, data: int) -> None:
+        """So many bytes more.
+
+        Raises:
+            TooLargeError: that is too much.
+        """
+        self.bytes -= data
+        if self.bytes < 0:
+            raise TooLargeError("the image is larger than local mode takes")
+
+    def take_member(self) -> None:
+        """One member more; raises as `take`."""
+        self.members -= 1
+        if self.members < 0:
+            raise TooLargeError("the image has more files than local mode takes")
+
+
+def sha256(data: bytes) -> str:
+    """Its digest."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def checked(data: Iterable[bytes], digest: str) -> Iterator[bytes]:
+    """The data as it comes.
+
+    Raises:
+        ValueError: at its end: it is not what the digest says, or nobody knows that kind of digest.
+    """
+    name, _, wanted = digest.partition(":")
+    if name not in {"sha256", "sha512"}:
+        raise ValueError(f"a digest of an unknown kind: {digest[:80]}")
+    found = hashlib.new(name)
+    for chunk in data:
+        found.update(chunk)
+        yield chunk
+    # not secret: of an image
+    if found.hexdigest() != wanted:
+        raise ValueError(f"what came is not what its digest says: {digest}")
+
+
+def plain(data: Iterable[bytes]) -> Iterator[bytes]:
+    """A layer's tar, uncompressed where it is gzip's; never more than a piece in memory.
+
+    Raises:
+        ValueError: it is compressed in another way, or broken.
+    """
+    pieces = iter(data)
+    first = next(pieces, b"")
+    if first.startswith(_ZSTD):
+        raise ValueError("a layer is compressed by zstd, which local mode does not know")
+    if not first.startswith(_GZIP):
+        yield first
+        yield from pieces
+        return
+    unpack = zlib.decompressobj(31)
+    for piece in itertools.chain((first,), pieces):
+        yield from _inflate(unpack, piece)
+    if not unpack.eof:
+        raise ValueError("a layer ends in the middle of its compressed data")
+
+
+def _inflate(unpack: zlib._Decompress, piece: bytes) -> Iterator[bytes]:
+    try:
+        while piece and not unpack.eof:
+            yield unpack.decompress(piece, CHUNK_BYTES)
+            piece = unpack.unconsumed_tail
+    except zlib.error as error:
+        raise ValueError(f"a layer's compressed data is broken: {error}") from error
+
+
+def apply(data: Iterable[bytes], top: Path, budget: Budget) -> None:
+    """One layer on those that are there already.
+
+    Raises:
+        SandmanError: it is no tar, leads out of the image, or is too large.
+        UnpackError, OSError: the kernel refused.
+        ValueError: as `plain`.
+    """
+    with LayerUnpacker(top, budget) as unpacker:
+        for chunk in plain(data):
+            budget.take(len(chunk))
+            if not unpacker.is_done:
+                unpacker.feed(chunk)
+        unpacker.finish()
+
+
+class LayerUnpacker(Unpacker):
+    """One layer.
+
+    Args:
+        top: the image's directory.
+        budget: what is left for all of them.
+    """
+
+    def __init__(self, top: Path, budget: Budget) -> None:
+        super().__init__(top, Policy())
+        self._top = os.fsencode(top)
+        self._budget = budget
+        self._is_root = os.geteuid() == 0
+        self._own: set[tuple[bytes, ...]] = set()
+        """What this layer has made: no whiteout of its own is meant for it."""
+        self._directories: dict[tuple[bytes, ...], _Made] = {}
+
+    def finish(self) -> None:
+        """See `Unpacker.finish`; then directories get what their members say, those below first."""
+        super().finish()
+        with contextlib.closing(Descent(self._top, self._policy)) as descent:
+            for parts in sorted(self._directories, key=len, reverse=True):
+                self._set_directory(descent, self._directories[parts])
+
+    def _set_directory(self, descent: Descent, made: _Made) -> None:
+        try:
+            fd = descent.open_below(list(made.parts))
+        except (FileNotFoundError, NotADirectoryError):
+            return  # something took its place
+        try:
+            self._give(fd, made.member)
+            os.fchmod(fd, made.member.mode)
+            os.utime(fd, ns=(made.member.mtime_ns, made.member.mtime_ns))
+        finally:
+            os.close(fd)
+
+    def _give(self, fd: int, member: tar.Member) -> None:
+        """Its owner, where there are others than ourselves."""
+        if self._is_root and max(member.uid, member.gid) < 2**32 - 1:
+            os.fchown(fd, member.uid, member.gid)
+
+    # --- members ---
+
+    def _begin(self, member: tar.Member) -> None:
+        self._budget.take_member()
+        parts = self._parts(member.name)
+        base = parts[-1] if parts else b""
+        if base == OPAQUE:
+            self._empty(parts[:-1])
+        elif base.startswith(WHITEOUT):
+            self._take_away([*parts[:-1], base[len(WHITEOUT) :]])
+        elif member.kind == tar.DIRECTORY:
+            self._own.add(tuple(parts))
+            self._make_room(parts, member)
+            # Until it is filled it must be ours to fill.
+            super()._begin(member._replace(mode=member.mode | 0o700))
+            self._directories[tuple(parts)] = _Made(tuple(parts), member)
+        else:
+            self._own.add(tuple(parts))
+            self._make_room(parts, member)
+            super()._begin(member)
+
+    def _parts(self, name: bytes) -> list[bytes]:
+        """Where the member lies, by names that are no links: those above it are followed in the image's root."""
+        bare = [part for part in name.split(b"/") if part not in {b"", b"."}]
+        parts = super()._parts(b"/".join(bare))
+        return [*self._resolved(parts[:-1]), *parts[-1:]]
+
+    def _resolved(self, parts: list[bytes]) -> list[bytes]:
+        todo, done, links = list(reversed(parts)), list[bytes](), 0
+        while todo:
+            part = todo.pop()
+            if part == b"..":
+                del done[-1:]
+                continue
+            try:
+                target = os.readlink(os.path.join(self._top, *done, part))
+            except OSError:
+                done.append(part)
+                continue
+            links += 1
+            if links > LINKS_MAX:
+                raise BadRequestError("a member lies below links without an end")
+            if target.startswith(b"/"):
+                done = []
+            todo += reversed([one for one in target.split(b"/") if one not in {b"", b"."}])
+        return done
+
+    def _make_room(self, parts: list[bytes], member: tar.Member) -> None:
+        """What another layer has put there goes, unless both are directories."""
+        if not parts:
+            return
+        try:
+            fd = self._descent.open_below(parts[:-1])
+        except (FileNotFoundError, NotADirectoryError):
+            self._make_room(parts[:-1], member._replace(kind=tar.DIRECTORY))
+            return
+        try:
+            there = os.lstat(parts[-1], dir_fd=fd)
+            if stat.S_ISDIR(there.st_mode) != (member.kind == tar.DIRECTORY):
+                _remove(parts[-1], fd, there)
+        except FileNotFoundError:
+            return
+        finally:
+            os.close(fd)
+
+    def _take_away(self, parts: list[bytes]) -> None:
+        if tuple(parts) in self._own or parts[-1] in {b"", b".", b".."}:
+            return
+        try:
+            fd = self._descent.open_below(parts[:-1])
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        try:
+            _remove(parts[-1], fd, os.lstat(parts[-1], dir_fd=fd))
+        except FileNotFoundError:
+            return
+        finally:
+            os.close(fd)
+
+    def _empty(self, parts: list[bytes]) -> None:
+        try:
+            fd = self._descent.open_below(parts)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        try:
+            names = [os.fsencode(name) for name in os.listdir(fd)]  # noqa: PTH208 - by descriptor
+        finally:
+            os.close(fd)
+        for name in names:
+            self._take_away([*parts, name])
+
+    # --- owners ---
+
+    def _end_file(self) -> None:
+        if self._file is not None:
+            self._give(self._file.fd, self._file.member)
+        super()._end_file()
+
+    def _symlink(self, directory: int, name: bytes, member: tar.Member, parts: list[bytes]) -> None:
+        super()._symlink(directory, name, member, parts)
+        if self._is_root and max(member.uid, member.gid) < 2**32 - 1:
+            os.chown(name, member.uid, member.gid, dir_fd=directory, follow_symlinks=False)
+
+
+def _remove(name: bytes, directory: int, there: os.stat_result) -> None:
+    if stat.S_ISDIR(there.st_mode):
+        shutil.rmtree(name, dir_fd=directory)
+    else:
+        os.unlink(name, dir_fd=directory)
