@@ -53,7 +53,9 @@ def _load_yaml(text: str) -> list[Any]:
     except ImportError:
         raise ValueError(_LACKING) from None
     try:
-        return [value for value in yaml.load_all(text, Loader=reader) if value is not None]
+        # on purpose: a SafeLoader with other words for the same plain values
+        values = yaml.load_all(text, Loader=reader)
+        return [value for value in values if value is not None]
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"not YAML: {error}") from None
 
