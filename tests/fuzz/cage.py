@@ -58,15 +58,22 @@ _OWN_NAMESPACES = ("unshare", "--pid", "--fork", "--mount", "--kill-child")
 
 
 @contextmanager
-def caged() -> Iterator[harness.Daemon]:
-    """A daemon on this checkout's sources, to be asked for anything. Needs root."""
+def caged(runtime: Path | None = None) -> Iterator[harness.Daemon]:
+    """A daemon on this checkout's sources, to be asked for anything. Needs root.
+
+    Args:
+        runtime: directory of the Python that goes into pods (`interpreter.build`); None: this program's own.
+    """
     # The interpreter itself, since the virtual environment's link may lead out of what is mounted.
-    python = os.path.realpath(sys.executable)
+    python, home = os.path.realpath(sys.executable), sys.base_prefix
+    program: tuple[str, ...] = (python, "-m", "daemon", "serve")
+    if runtime is not None:
+        program, home = harness.serve_by(runtime / "bin" / "python3"), str(runtime)
     with tempfile.TemporaryDirectory(prefix="fuzz-root-") as root:
-        places = (root, str(harness.ROOT), sys.base_prefix)
+        places = (root, str(harness.ROOT), home)
         with _few_processes() as entered:
             prefix = (*entered, *_OWN_NAMESPACES, "sh", "-c", _SETUP, "sh", *places)
-            running = harness.start(*prefix, program=(python, "-m", "daemon", "serve"))
+            running = harness.start(*prefix, program=program)
             try:
                 line = Path(f"/proc/{running.pid}/cmdline").read_bytes()
                 assert b"daemon" in line.split(b"\0"), f"not the daemon is watched: {line!r}"

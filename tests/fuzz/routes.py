@@ -19,6 +19,7 @@ from tests.unit.daemon.harness import wait_until
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.unit.daemon.harness import Daemon
 
@@ -35,9 +36,13 @@ class FindingError(Exception):
 
 
 def run(
-    seed: int, calls: int, seconds: float = float("inf"), say: Callable[[str], None] = print
+    seed: int,
+    calls: int,
+    seconds: float = float("inf"),
+    say: Callable[[str], None] = print,
+    runtime: Path | None = None,
 ) -> None:
-    """So many calls, or for so long.
+    """So many calls, or for so long; `runtime` as of `caged`.
 
     Raises:
         FindingError: the daemon is at fault.
@@ -45,7 +50,7 @@ def run(
     dice = asks.Dice(seed)
     began = time.monotonic()
     made = 0
-    with caged() as daemon:
+    with caged(runtime) as daemon:
         connection = Caller(daemon)
         before = 0
         while made < calls and time.monotonic() - began < seconds:
