@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Sample
 
 from sandman import names
 
@@ -25,7 +25,7 @@ TENANTS_MAX = 50
 """Tenants with series of their own: those that wait most; the others are summed up as `OTHER`. A page
 of a dashboard shows fewer."""
 OTHER = "(other)"
-"""No tenant's name: a label's value begins with a letter or digit."""
+"""No tenant's name and no pool's: a label's value begins with a letter or digit."""
 
 
 class State:
@@ -75,6 +75,33 @@ class State:
         broken = {(pool,): int(spec.stopped) for pool, spec in roster.pools.items()}
         text = "Whether the pool was stopped because its placeholders do not come up."
         yield _family("sandman_pool_broken", text, ["pool"], broken)
+
+
+class Folded:
+    """What another collector tells, with pools that are not everybody's as one: their names, and how busy they are,
+    are their tenants' business.
+
+    Args:
+        collector: tells of each pool.
+        is_open: whether every tenant may use, and so know, the pool of this name.
+    """
+
+    def __init__(self, collector: State | Counts[Labels], is_open: Callable[[str], bool]) -> None:
+        self._collector = collector
+        self._is_open = is_open
+
+    def collect(self) -> Iterator[Metric]:
+        """Prometheus asks."""
+        for family in self._collector.collect():
+            sums: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+            for sample in family.samples:
+                labels = dict(sample.labels)
+                if "pool" in labels and not self._is_open(labels["pool"]):
+                    labels["pool"] = OTHER
+                key = sample.name, tuple(labels.items())
+                sums[key] = sums.get(key, 0.0) + sample.value
+            family.samples = [Sample(name, dict(labels), n) for (name, labels), n in sums.items()]
+            yield family
 
 
 class Networks:

@@ -1,6 +1,6 @@
 """What the gateway counts. No label of a sandbox or a run: ten thousand series help nobody. And no label
-whose values callers choose, but for tenants, which are kept apart (`render_all`): one tenant must not read
-another's load, nor that there is another.
+whose values callers choose, but for tenants, which are kept apart (`render_all`), as are pools that are not everybody's:
+one tenant must not read another's load, nor that there is another.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import prometheus_client as prometheus
 
-from gateway import gauges
+from gateway import gauges, outcomes
 from gateway.firsts import FirstCommands
 
 if TYPE_CHECKING:
@@ -37,8 +37,10 @@ class Metrics:
     def __init__(self, roster: Roster) -> None:
         # A time of making beside each counter: twice the series, and nothing here asks for it.
         prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._roster = roster
         self._registry = prometheus.CollectorRegistry()
-        self._tenants = prometheus.CollectorRegistry()
+        self._callers = prometheus.CollectorRegistry()
+        self._platform = prometheus.CollectorRegistry()
         self._claims = self._histogram(
             "sandman_allocation_claim_seconds",
             "Time from request to its pod's being claimed or made, by tier.",
@@ -59,7 +61,7 @@ class Metrics:
         self._sockets = prometheus.Gauge(
             "sandman_websockets", "WebSockets carried just now.", registry=self._registry
         )
-        self._registry.register(gauges.State(roster))
+        self._by_pool(gauges.State(roster))
         self.firsts = FirstCommands()
 
     def _histogram(self, name: str, text: str) -> prometheus.Histogram:
@@ -70,6 +72,15 @@ class Metrics:
     ) -> None:
         self._registry.register(gauges.Counts(name, text, labels, read))
 
+    def _by_pool(self, collector: gauges.State | gauges.Counts[Labels]) -> None:
+        self._callers.register(gauges.Folded(collector, self._is_open))
+        self._platform.register(collector)
+
+    def _is_open(self, pool: str) -> bool:
+        """Whether it is everybody's. What became of one that is gone is not told to all either."""
+        spec = self._roster.pools.get(pool)
+        return pool == outcomes.NONE or (spec is not None and spec.tenants is None)
+
     def watch_sockets(self, count: Callable[[], int]) -> None:
         """Ask this for how many WebSockets there are."""
         self._sockets.set_function(count)
@@ -77,10 +88,10 @@ class Metrics:
     def watch_pool(self, pool: Pool) -> None:
         """Ask this for what became of allocations and who waits."""
         text = "Allocations that are over, by pool, tier and outcome."
-        self._count(
-            "sandman_allocations", text, ["pool", "tier", "outcome"], lambda: pool.outcomes.counts
-        )
-        self._tenants.register(gauges.Queue(pool.waiting))
+        labels = ["pool", "tier", "outcome"]
+        counts = gauges.Counts("sandman_allocations", text, labels, lambda: pool.outcomes.counts)
+        self._by_pool(counts)
+        self._platform.register(gauges.Queue(pool.waiting))
 
     def watch_networks(self, enforced: Mapping[str, bool]) -> None:
         """Show whether network policies are enforced, by namespace."""
@@ -131,8 +142,11 @@ class Metrics:
 
     def render(self) -> bytes:
         """What anybody may read who can reach the gateway, as text."""
-        return prometheus.generate_latest(self._registry)
+        return self._text(self._callers)
 
     def render_all(self) -> bytes:
-        """That, and what tells of tenants: for those who run the platform."""
-        return self.render() + prometheus.generate_latest(self._tenants)
+        """All of it, also what tells of tenants and their own pools: for those who run the platform."""
+        return self._text(self._platform)
+
+    def _text(self, registry: prometheus.CollectorRegistry) -> bytes:
+        return prometheus.generate_latest(self._registry) + prometheus.generate_latest(registry)

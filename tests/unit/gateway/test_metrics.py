@@ -141,6 +141,41 @@ async def test_pools_show_what_is_free_wanted_vetted_and_held(nursery, autojump_
 # --- first commands ---
 
 
+async def test_pools_of_some_tenants_are_named_to_the_platform_alone(nursery, autojump_clock):
+    cluster = FakeCluster()
+    pool = make_pool(cluster)
+    nursery.start_soon(pool.run, cluster.receive)
+    cluster.pool()
+    cluster.pool("of-acme", tenants=frozenset({"acme"}))
+    cluster.pool("of-zeta", tenants=frozenset({"zeta"}))
+    cluster.placeholder()
+    for name in ("of-acme", "of-zeta", "gone"):
+        cluster.placeholder(pool=name)
+    await trio.testing.wait_all_tasks_blocked()
+    metrics = Metrics(pool._roster)
+    metrics.watch_pool(pool)
+    await pool.allocate("acme", request(pool="of-acme"), None)
+    await pool.allocate("acme", request(), None)
+    told, all_of_it = metrics.render(), metrics.render_all()
+    assert b"of-acme" not in told
+    assert b"of-zeta" not in told
+    assert b"gone" not in told
+    assert samples(told, "sandman_pool_wanted") == {("root",): 1, (gauges.OTHER,): 2}
+    assert samples(all_of_it, "sandman_pool_wanted") == {
+        ("root",): 1, ("of-acme",): 1, ("of-zeta",): 1,
+    }  # fmt: skip
+    assert samples(told, "sandman_allocations_total") == {
+        ("ok", "root", "warm"): 1, ("ok", gauges.OTHER, "warm"): 1,
+    }  # fmt: skip
+    assert samples(all_of_it, "sandman_allocations_total") == {
+        ("ok", "root", "warm"): 1, ("ok", "of-acme", "warm"): 1,
+    }  # fmt: skip
+    assert samples(told, "sandman_pods")[gauges.OTHER, "free"] == 2
+    # What is of no pool is the same in both, and in each once.
+    assert told.count(b"# TYPE sandman_errors_total") == 1
+    assert all_of_it.count(b"# TYPE sandman_errors_total") == 1
+
+
 def test_the_first_command_is_counted_once_and_by_the_replica_that_was_asked(monkeypatch):
     one = FirstCommands()
     one.made("a", 10.0)
