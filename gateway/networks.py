@@ -124,13 +124,16 @@ class Networks:
         """
         until = trio.current_time() + wait_s
         profile = profiles.usable(await self.known(instance.namespace), name)
+        was_silent = False
         while True:
             asked = self.plan(instance, profile)
             outcomes = await self._tried(instance, asked)
-            if outcomes and not profiles.wrong(asked, outcomes):
+            is_right = bool(outcomes) and not profiles.wrong(asked, outcomes)
+            if is_right and (was_silent or not profiles.is_by_silence(asked, outcomes)):
                 return profiles.told(asked, outcomes)
+            was_silent = is_right
             self._raise_if_ended(instance)
-            if trio.current_time() >= until:
+            if not is_right and trio.current_time() >= until:
                 raise profiles.not_applied(name, asked, outcomes, instance.id)
             await trio.sleep(AGAIN_S)
 

@@ -203,6 +203,12 @@ def wrong(asked: Plan, outcomes: Mapping[Target, str]) -> list[str]:
     ]
 
 
+def is_by_silence(asked: Plan, outcomes: Mapping[Target, str]) -> bool:
+    """Whether only that nothing answered tells that something is closed. An answer of a busy node may have come too
+    late: one such probe alone shows nothing."""
+    return any(outcomes[one] == probes.TIMEOUT for one in asked.closes)
+
+
 def not_applied(
     name: str, asked: Plan, outcomes: Mapping[Target, str], sandbox: str
 ) -> NetworkNotAppliedError:
