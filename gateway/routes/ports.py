@@ -30,10 +30,10 @@ class PortRoutes:
 
     def routes(self) -> list[Route]:
         """Where they are."""
-        return [
-            Route("/v1/sandboxes/{id}/ports/{port}", self, name="port"),
-            Route("/v1/sandboxes/{id}/ports/{port}/{path:path}", self, name="port path"),
-        ]
+        below = Route("/v1/sandboxes/{id}/ports/{port}/{path:path}", self, name="port path")
+        # Starlette's `path` ends at a line feed, which a path may well have in it.
+        below.path_regex = re.compile(below.path_regex.pattern, re.DOTALL)
+        return [Route("/v1/sandboxes/{id}/ports/{port}", self, name="port"), below]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward one call."""

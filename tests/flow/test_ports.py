@@ -71,6 +71,16 @@ async def test_a_call_and_its_answer(bed, inside):
     assert not call.headers.keys() & {b"authorization", b"cookie", b"sandman-boot-id"}
 
 
+@pytest.mark.parametrize("path", ["/a%0Ab", "/%0a", "/a%0D%0Ab%00%7F", "/%C3%A9/%E2%80%A8x"])
+async def test_a_path_may_have_any_character(bed, inside, path):
+    way = await way_to(bed, inside)
+    inside.script = says(answer(b"here"))
+    got = await way.call(path)
+    assert (got.status_code, got.content) == (200, b"here")
+    [call] = inside.calls
+    assert call.line == b"GET %b HTTP/1.1" % path.encode()
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 async def test_any_method(bed, inside, method):
     way = await way_to(bed, inside)
