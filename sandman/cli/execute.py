@@ -33,10 +33,10 @@ def execute(session: Session, /, sandbox: str, command: tuple[str, ...], **given
     command = command[1:] if command[0] == "--" else command
     if not command:
         raise click.UsageError("missing the command")
+    if given["detach"] and (given["stdin"] or given["as_json"] or given["in_tty"]):
+        raise click.UsageError("--detach goes with none of --stdin, --json and --tty")
     if given["in_tty"]:
         sys.exit(_in_terminal(session, sandbox, command, given))
-    if given["detach"] and (given["stdin"] or given["as_json"]):
-        raise click.UsageError("--detach goes with neither --stdin nor --json")
     options = exec_options(given)
     options["env"] = given["env"]
     options["cwd"] = given["workdir"]
@@ -55,6 +55,6 @@ def _in_terminal(
 ) -> int:
     from sandman.cli import terminal  # noqa: PLC0415 - few calls need the async client
 
-    if given["stdin"] or given["as_json"] or given["detach"]:
-        raise click.UsageError("--tty goes with none of --stdin, --json and --detach")
+    if given["stdin"] or given["as_json"]:
+        raise click.UsageError("--tty goes with neither --stdin nor --json")
     return terminal.carry_out(session, sandbox, command, given)

@@ -102,9 +102,7 @@ def test_anothers_attachment_is_released_by_nobody(world: World) -> None:
 
 def none_for(user: str, name: str) -> Said:
     """What somebody hears who may not, and what he hears of a pod that is not there."""
-    detail = (
-        f"no pod {name} with a daemon in namespace {WORKLOADS} in which {user} may create pods/exec"
-    )
+    detail = f"no pod {name} with a daemon in it in namespace {WORKLOADS} in which {user} may create pods/exec"
     return Said(403, "forbidden", detail)
 
 

@@ -66,7 +66,14 @@ class Net:
 
     def tries(self, who: str, where: tuple[str, int]) -> str:
         """`connected`, or why not."""
-        python = ["python3", "-c", CONNECT, where[0], str(where[1])]
+        # The gateway's image has no other name for it.
+        python = [
+            "python" if who == "gateway" else "python3",
+            "-c",
+            CONNECT,
+            where[0],
+            str(where[1]),
+        ]
         if who == "gateway":
             pod = ["deployment/sandman-gateway", "-n", SYSTEM]
         else:

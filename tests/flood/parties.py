@@ -7,7 +7,6 @@ import base64
 import contextlib
 import json
 import os
-import socket
 import ssl
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from sandman import grants, names
 from sandman.service import keyring
 from tests.fakes.objects import deployment, node, placeholder, secret
 from tests.flood.kinds import Aim
+from tests.ports import free_port
 from tests.unit.daemon import harness
 from tests.unit.webhook.test_review import body as review
 
@@ -177,7 +177,7 @@ def _program(name: str, folder: Path, environment: dict[str, str]) -> Iterator[t
 def _gateway(
     folder: Path, kubeconfig: Path, api: str, daemon_port: int, keys: dict[str, str]
 ) -> Iterator[Party]:
-    port = _free_port()
+    port = free_port()
     settings = {
         "BIND": "127.0.0.1", "PORT": str(port), "POD_NAME": "gw-1", "POD_IP": "127.0.0.1",
         "DAEMON_PORT": str(daemon_port), "LAME_DUCK_S": "0", "GRACE_S": "2",
@@ -223,7 +223,7 @@ def _gateway(
 
 @contextlib.contextmanager
 def _webhook(folder: Path, kubeconfig: Path, api: str) -> Iterator[Party]:
-    port = _free_port()
+    port = free_port()
     settings = {
         "HOST": "127.0.0.1", "PORT": str(port), "ADDRESSES": "127.0.0.1", "DRAIN_S": "0",
         "DAEMON_IMAGE": "registry.example/daemon:1",
@@ -289,12 +289,6 @@ _GATEWAY_AIM = Aim(
 
 
 # --- reaching them -------------------------------------------------------------------------------
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _get(api: str, path: str) -> dict[str, Any]:

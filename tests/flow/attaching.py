@@ -18,6 +18,7 @@ from gateway.routes import parse
 from sandman import grants, names
 from tests.fakes.objects import secret
 from tests.flow.test_whole import KEY, Bed, encoded, until
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,8 +33,7 @@ class Web:
     """A pod of the user's: a command with the daemon before it, as the kubelet runs it."""
 
     def __init__(self, nonce: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         token = grants.daemon_token(KEY, SHOP, grants.container_nonce(nonce, "app"))
         self._env = {
             **os.environ,

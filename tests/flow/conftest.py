@@ -47,6 +47,7 @@ from tests.fakes.cluster import BASE, FakeCluster
 from tests.fakes.daemons import answer, claims, says, scripted
 from tests.flow import attaching
 from tests.flow.attaching import Shop, Web
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -149,8 +150,7 @@ class Bed(SimpleNamespace):
 
 @pytest.fixture
 def daemon() -> Iterator[LocalDaemon]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     token = grants.daemon_token(KEYS["k1"], "ns", "nonce-1")
     one = LocalDaemon(port, grants.token_digest(token))
     one.port = port

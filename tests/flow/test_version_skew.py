@@ -5,7 +5,6 @@ The daemons are real processes. From the gateway's side a newer daemon is what a
 from __future__ import annotations
 
 import contextlib
-import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +15,7 @@ from gateway.model import Ending
 from sandman import grants, wire
 from sandman.errors import BadRequestError, NotFoundError
 from tests.flow.conftest import KEYS, LocalDaemon, RealDaemonCluster, made_bed
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -27,8 +27,7 @@ WORKS = ["0.0.7", "0.1.0", "0.1.9", "0.2.0"]
 
 @contextlib.asynccontextmanager
 async def skewed(version: str, **settings) -> AsyncIterator[Bed]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     digest = grants.token_digest(grants.daemon_token(KEYS["k1"], "ns", "nonce-1"))
     daemon = LocalDaemon(port, digest, "tests.fakes.skewed", version)
     daemon.port = port

@@ -7,7 +7,6 @@ import base64
 import contextlib
 import os
 import signal
-import socket
 import ssl
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from sandman import grants, names, wire
 from sandman.service import keyring, kube, pki
 from tests.fakes.api_server import ApiServer, Link
 from tests.fakes.objects import TASK, deployment, injected, node, placeholder, running, secret
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -35,11 +35,6 @@ KEY = b"k" * 32
 def fast_clock():
     """A Lease's seconds pass four times as fast; sockets and the daemon are real."""
     return MockClock(rate=4.0)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 def encoded(data: dict[str, bytes]) -> dict[str, str]:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import pty
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import pytest
 from daemon import wrap
 from daemon.init import Reaper
 from sandman import names
+from tests.ports import free_port
 from tests.unit.daemon.conftest import IN_ITS_OWN_NAMESPACE
 from tests.unit.daemon.harness import (
     Daemon,
@@ -96,8 +96,7 @@ def test_a_callers_own_variables_stay_the_workloads(port: str) -> None:
 
 
 def test_its_log_is_the_containers_to_the_byte() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     done = run(*sh("echo out; echo err >&2; exit 3"), env={names.ENV_PORT: port})
     assert (done.stdout, done.stderr, done.returncode) == ("out\n", "err\n", 3)
 
