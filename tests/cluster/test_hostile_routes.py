@@ -201,7 +201,8 @@ def test_an_absolute_target_leads_nowhere_else(world: World) -> None:
 def test_a_new_line_in_a_path_makes_no_header(world: World) -> None:
     path = f"/v1/sandboxes/{world.mine.id}/ports/8000/%0d%0aX-Evil:%20yes"
     answers: list[httpx.Response] = world.gates.each("GET", path, world.token)
-    assert {said(one)[:2] for one in answers} == {(404, "not_found")}
+    # It goes on to the port as it came, encoded, where nothing listens.
+    assert {said(one)[:2] for one in answers} == {(503, "port_closed")}
     assert all("x-evil" not in one.headers for one in answers)
     path = "/v1/sandboxes?run=a%0d%0aX-Evil:%20yes"
     answers = world.gates.each("GET", path, world.token)
