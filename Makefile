@@ -70,7 +70,7 @@ lint: setup ## everything that reads the code without running it
 # It asks the index for known vulnerabilities, which mirrors of it do not tell: without an answer for each package it
 # fails, and says nothing that it does not know.
 .PHONY: audit
-audit: setup ## known vulnerabilities of what is locked; needs pypi.org
+audit: setup ## known vulnerabilities of what is locked; needs the Python package index itself
 	for lock in requirements*.lock; do \
 		$(VENV)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off --requirement $$lock; \
 	done

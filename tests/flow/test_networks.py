@@ -117,7 +117,7 @@ async def test_an_allocation_that_waits_for_its_network(bed):
     [
         ({"network": "nonsense"}, 422, "network_unsupported"),
         ({"network": "dark"}, 422, "network_unsupported"),
-        ({"network": {"allow": ["pypi.org:443"]}}, 422, "network_unsupported"),
+        ({"network": {"allow": ["packages.example:443"]}}, 422, "network_unsupported"),
         ({"network": "a b"}, 400, "bad_request"),
     ],
 )

@@ -168,7 +168,7 @@ def test_an_egress_profile_is_a_name():
     assert (request.network, request.network_wait) == (None, False)
 
 
-@pytest.mark.parametrize("rules", [{"allow": ["pypi.org:443"]}, ["10.0.0.0/8"], {}, []])
+@pytest.mark.parametrize("rules", [{"allow": ["packages.example:443"]}, ["10.0.0.0/8"], {}, []])
 def test_rules_of_a_callers_own_are_refused_and_not_passed_over(rules):
     with pytest.raises(NetworkUnsupportedError, match="Name an egress profile") as caught:
         parse.sandbox_request({"network": rules}, SETTINGS)
