@@ -81,6 +81,9 @@ class Histories(RuleBasedStateMachine):
 
     @rule(node=nodes, closed=st.booleans())
     def cordon(self, node, closed):
+        if closed:
+            for uid in [one.uid for one in self.exists.values() if one.node == node]:
+                self._note_lost(uid)
         self.a.cordon(node, closed=closed)
         (self.cordoned.add if closed else self.cordoned.discard)(node)
 
@@ -240,6 +243,24 @@ NothingIsMade.TestCase.settings = LONG
 # Seconds of nothing but computing.
 TestHistories = pytest.mark.timeout(120)(Histories.TestCase)
 TestNothingIsMade = pytest.mark.timeout(120)(NothingIsMade.TestCase)
+
+
+def test_a_node_that_closes_while_its_gang_is_served_is_as_pods_that_were_lost():
+    """Found by the histories: the first member was told, the node of the second's pod closed before it was."""
+    state = NothingIsMade()
+    state.arrive("root", BASE, 2, is_gang=True, tenant="acme", purpose=Purpose.EVAL)
+    for place in (0, 1):
+        state.seen_free(place=place, pool="root", image=BASE, node="n1")
+    state.limits_change(claims=1, cold=0)
+    state.assign()
+    [first] = state.busy
+    state.cordon(node="n1", closed=True)
+    state.ended(SimpleNamespace(draw=lambda _: first), how="ready")
+    state.assign()
+    assert len(state.waiting) == 1
+    assert state.waiting == state.was_lost
+    state.cordon(node="n1", closed=False)
+    state.teardown()
 
 
 def test_a_pod_that_goes_while_its_gang_is_served_is_as_one_that_was_lost():
