@@ -38,7 +38,16 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module", autouse=True)
 def rights(sandman: Deployed) -> Iterator[None]:
     bed = sandman.bed
-    kubectl(bed, "create", "role", RIGHTS, "-n", SANDBOXES, "--verb=*", "--resource=pods")
+    kubectl(
+        bed,
+        "create",
+        "role",
+        RIGHTS,
+        "-n",
+        SANDBOXES,
+        "--verb=*",
+        "--resource=pods,pods/status,pods/binding",
+    )
     binding = ["rolebinding", RIGHTS, "-n", SANDBOXES]
     kubectl(bed, "create", *binding, f"--role={RIGHTS}", f"--group={RIGHTS}")
     yield
@@ -237,6 +246,49 @@ def test_nor_with_annotations(bed: Bed, annotation: str) -> None:
     value = pod(state=names.STATE_FREE)
     value["metadata"]["annotations"][f"{names.DOMAIN}/{annotation}"] = "{}"
     create_refused(bed, REPLICASETS, value, because="may not carry the state of a leased sandbox")
+
+
+# --- guard-subresources -------------------------------------------------------------------------
+
+WAYS_ROUND = f"{BY_SANDMAN}, and never by way of pods/status or a binding"
+FORGED = [("labels", "state"), ("labels", "network"), ("annotations", "lease")]
+
+
+@pytest.mark.parametrize(("what", "key"), FORGED)
+@pytest.mark.parametrize("value", ["mine", None])
+def test_no_state_is_written_along_with_a_status(
+    bed: Bed, stored: Any, what: str, key: str, value: str | None
+) -> None:
+    name = f"{names.DOMAIN}/{key}"
+    there = pod(state=names.STATE_FREE, network=names.NETWORK_NONE)
+    there["metadata"]["annotations"][f"{names.DOMAIN}/lease"] = "{}"
+    patch = {"metadata": {what: {name: value}}, "status": {"message": "seen"}}
+    refused(
+        bed, SOMEBODY, "patch", "pod", stored(there), "--subresource=status", "-p",
+        json.dumps(patch), DRY, because=f"{what} below sandman.dev/ {WAYS_ROUND}",
+    )  # fmt: skip
+
+
+def test_a_status_and_labels_of_others_are_written(bed: Bed, stored: Any) -> None:
+    patch = {"metadata": {"labels": {"example.com/mine": "1"}}, "status": {"message": "seen"}}
+    status = ("patch", "pod", stored(pod(state=names.STATE_FREE)), "--subresource=status")
+    said = as_user(bed, SOMEBODY, *status, "-p", json.dumps(patch), DRY, "-o", "json")
+    assert json.loads(said)["status"]["message"] == "seen"
+    assert json.loads(said)["metadata"]["labels"]["example.com/mine"] == "1"
+
+
+@pytest.mark.parametrize(("what", "key"), FORGED)
+def test_no_state_comes_with_a_binding(bed: Bed, stored: Any, what: str, key: str) -> None:
+    def bind(metadata: dict[str, Any]) -> tuple[list[str], str]:
+        name = stored(pod(state=names.STATE_FREE))
+        binding = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "n"}}
+        path = f"/api/v1/namespaces/{SANDBOXES}/pods/{name}/binding?dryRun=All"
+        return ["create", "--raw", path, "-f", "-"], json.dumps({**binding, "metadata": metadata})
+
+    forged, body = bind({what: {f"{names.DOMAIN}/{key}": "mine"}})
+    refused(bed, SOMEBODY, *forged, because=f"{what} below sandman.dev/ {WAYS_ROUND}", input=body)
+    honest, body = bind({what: {"example.com/mine": "1"}})
+    assert json.loads(as_user(bed, SOMEBODY, *honest, input=body))["status"] == "Success"
 
 
 # --- require-injection --------------------------------------------------------------------------

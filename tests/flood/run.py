@@ -18,7 +18,7 @@ import trio
 from tests.flood.kinds import some
 from tests.flood.parties import Party, started
 from tests.flood.sender import AT_ONCE, Flood
-from tests.soak.soak import descriptors_of, resident_kib
+from tests.soak.soak import resident_kib
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,15 +26,21 @@ if TYPE_CHECKING:
 GROWTH_KIB = 24 * 1024
 """What each may have more at the end than after the first part. Allocators keep what tens of bodies of 1 MiB at once took,
 here and there; a leak of 1 KiB a request would be over it in the long form."""
-WARM = 0.2
-"""The part of the requests after which memory is looked at first: by then each kind has come often, and pools of
+PARTS = 10
+WARM = 2
+"""Tenths of the requests after which memory is looked at first: by then each kind has come often, and pools of
 connections, threads and buffers have the size that they keep."""
 SETTLE_S = 30.0
 """Seconds in which what a flood had open is closed again."""
+LATER_KIB = 8 * 1024
+"""What each may have more at the end than after half of the requests, by when what allocators keep is kept: in the long form
+a leak of half a KiB a request would be over it."""
 POOLED = 40
-"""Descriptors that may be more after than before, for connections that the gateway keeps for its next calls: up to 32 to the
-API server for a minute (`kube.transport`), 4 to a daemon (`gateway.upstream`), and those that come and go with watches. A
-connection of a caller that stays open is none of these, and is found by itself."""
+"""Connections of its own that may be more after than before: the gateway keeps up to 32 to the API server for a minute
+(`kube.transport`), 4 to a daemon (`gateway.upstream`), and those of watches come and go."""
+SPARE = 4
+"""Other descriptors that may be more: a file that is read at this moment, a pipe of a command. A connection of a caller
+that stays open is none of these, and is found by itself."""
 BESIDE_S = 0.05
 """Between two calls of an honest caller."""
 
@@ -83,6 +89,21 @@ class Caller:
                         self.failures.append(f"{call.path}: {said}")
 
 
+class Held(NamedTuple):
+    """What a process has open."""
+
+    descriptors: int
+    callers: int
+    """Connections that somebody made to it and that it has not closed."""
+    made: int
+    """Connections that it made to others, and keeps."""
+
+    @property
+    def rest(self) -> int:
+        """What is neither."""
+        return self.descriptors - self.callers - self.made
+
+
 class Report(NamedTuple):
     """What became of one of them."""
 
@@ -92,8 +113,10 @@ class Report(NamedTuple):
     median_s: float
     p99_s: float
     worst_s: float
-    rss_kib: tuple[int, int]
-    descriptors: tuple[int, int]
+    rss_kib: tuple[int, ...]
+    """After each tenth of the requests."""
+    held: tuple[Held, Held]
+    """Before and after."""
     settled_s: float
     found: tuple[str, ...]
 
@@ -104,8 +127,8 @@ class Report(NamedTuple):
         told = ", ".join(f"{status}: {count}" for status, count in sorted(statuses.items()))
         return (
             f"{self.name}: {told}; honest: {self.honest} calls, median {self.median_s * 1000:.0f} ms, "
-            f"p99 {self.p99_s * 1000:.0f} ms, worst {self.worst_s * 1000:.0f} ms; RSS {self.rss_kib[0]} KiB, "
-            f"then {self.rss_kib[1]}; descriptors {self.descriptors[0]}, then {self.descriptors[1]} after {self.settled_s:.1f} s"
+            f"p99 {self.p99_s * 1000:.0f} ms, worst {self.worst_s * 1000:.0f} ms; RSS in KiB after each tenth "
+            f"{', '.join(str(one) for one in self.rss_kib)}; {self.held[0]}, then {self.held[1]} after {self.settled_s:.1f} s"
         )
 
 
@@ -141,21 +164,21 @@ def again(seed: int, name: str, number: int) -> None:
 def _run(parties: list[Party], seed: int, count: int) -> list[Report]:
     for party in parties:
         _warm_up(party)
-    base = {one.name: (descriptors_of(one.pid), callers_of(one)) for one in parties}
+    base = {one.name: held_by(one) for one in parties}
     there = {one.name: _there(one) for one in parties}
     floods = [Flood(one, seed, count // len(parties)) for one in parties]
-    warm: dict[str, int] = {}
+    memory: dict[str, list[int]] = {one.name: [] for one in parties}
 
     async def all_of_them() -> None:
         async with trio.open_nursery() as nursery:
             for flood in floods:
-                nursery.start_soon(flood.run, _watch(flood, warm, count // len(parties)))
+                nursery.start_soon(flood.run, _watch(flood, memory, count // len(parties)))
 
     with contextlib.ExitStack() as stack:
         callers = [stack.enter_context(Caller(one)) for one in parties]
         trio.run(all_of_them)
     reports = [
-        _report(flood, caller, base[flood.party.name], warm[flood.party.name])
+        _report(flood, caller, base[flood.party.name], memory[flood.party.name])
         for flood, caller in zip(floods, callers, strict=True)
     ]
     for party in parties:
@@ -182,46 +205,41 @@ def _warm_up(party: Party) -> None:
                 assert call.holds in answer.text, answer.text
 
 
-def _watch(flood: Flood, warm: dict[str, int], count: int) -> Callable[[int], None]:
-    """Notes the memory once the warm-up is over."""
+def _watch(flood: Flood, memory: dict[str, list[int]], count: int) -> Callable[[int], None]:
+    """Notes the memory after each tenth but the last, at whose end it is looked at by itself."""
+    marks = {count * tenth // PARTS for tenth in range(1, PARTS)}
 
     def after(sent: int) -> None:
-        if sent == int(count * WARM):
-            warm[flood.party.name] = resident_kib(flood.party.pid)
+        if sent in marks:
+            memory[flood.party.name].append(resident_kib(flood.party.pid))
 
     return after
 
 
-def callers_of(party: Party) -> int:
-    """Connections that somebody made to it and that it has not closed."""
-    inodes = set()
+def held_by(party: Party) -> Held:
+    """What it has open now."""
+    inodes, descriptors = set(), 0
     for one in Path(f"/proc/{party.pid}/fd").iterdir():
         with contextlib.suppress(OSError):  # closed meanwhile
             inodes.add(str(one.readlink()).removeprefix("socket:[").removesuffix("]"))
+            descriptors += 1
     lines = Path(f"/proc/{party.pid}/net/tcp").read_text().splitlines()[1:]
     fields = [line.split() for line in lines]
-    port = f":{party.port:04X}"
-    return sum(one[1].endswith(port) and one[3] != LISTENING and one[9] in inodes for one in fields)
+    own = [one for one in fields if one[9] in inodes and one[3] != LISTENING]
+    callers = sum(one[1].endswith(f":{party.port:04X}") for one in own)
+    return Held(descriptors, callers, len(own) - callers)
 
 
-def _report(flood: Flood, caller: Caller, base: tuple[int, int], warm: int) -> Report:
+def _report(flood: Flood, caller: Caller, base: Held, memory: list[int]) -> Report:
     party = flood.party
     # Of others first: of malformed ones there may be many alike.
     found = [f"{party.name}: an honest call failed: {text}" for text in caller.failures]
     begun = time.monotonic()
-    while callers_of(party) > base[1] and time.monotonic() - begun < SETTLE_S:
+    while (held := held_by(party)).callers > base.callers and time.monotonic() - begun < SETTLE_S:
         time.sleep(0.1)
-    settled, left, rss = (
-        time.monotonic() - begun,
-        descriptors_of(party.pid),
-        resident_kib(party.pid),
-    )
-    if callers_of(party) > base[1]:
-        found.append(f"{party.name}: {callers_of(party)} connections are open, {base[1]} before")
-    if left > base[0] + POOLED:
-        found.append(f"{party.name}: {left} descriptors are open, {base[0]} before")
-    if rss > warm + GROWTH_KIB:
-        found.append(f"{party.name}: RSS {warm} KiB after the warm-up, {rss} at the end")
+    settled = time.monotonic() - begun
+    rss = (*memory, resident_kib(party.pid))
+    found += _kept(party.name, base, held, rss)
     found += [f"{party.name} logged: {line}" for line in _faults(party)]
     found += flood.found
     with party.client() as client:
@@ -231,8 +249,22 @@ def _report(flood: Flood, caller: Caller, base: tuple[int, int], warm: int) -> R
     spans = sorted(caller.spans)
     return Report(
         party.name, flood.answers, len(spans), statistics.median(spans), spans[len(spans) * 99 // 100], spans[-1],
-        (warm, rss), (base[0], left), settled, tuple(found),
+        rss, (base, held), settled, tuple(found),
     )  # fmt: skip
+
+
+def _kept(name: str, base: Held, held: Held, rss: tuple[int, ...]) -> list[str]:
+    """What was not given back."""
+    found = []
+    if held.callers > base.callers:
+        found.append(f"{name}: {held.callers} connections are open, {base.callers} before")
+    if held.made > base.made + POOLED:
+        found.append(f"{name}: it has {held.made} connections to others, {base.made} before")
+    if held.rest > base.rest + SPARE:
+        found.append(f"{name}: {held.rest} other descriptors are open, {base.rest} before")
+    if rss[-1] > rss[WARM - 1] + GROWTH_KIB or rss[-1] > rss[PARTS // 2 - 1] + LATER_KIB:
+        found.append(f"{name}: RSS in KiB after each tenth {rss}")
+    return found
 
 
 def _faults(party: Party) -> list[str]:

@@ -33,6 +33,7 @@ JUDGED = {
         ["pods/ephemeralcontainers"],
     ],
     "sandman-guard-leases": [["leases"]],
+    "sandman-guard-subresources": [["pods/status"], ["pods/binding", "bindings"]],
     "sandman-guard-networks": [["networkpolicies"]],
 }
 """What policies look at, where it is not pods alone."""
@@ -49,7 +50,7 @@ def test_policies_are_bound_and_fail_closed(one: Manifest) -> None:
         selector = {"kubernetes.io/metadata.name": names.SYSTEM_NAMESPACE}
     assert spec["failurePolicy"] == ("Ignore" if name in OPEN else "Fail")
     assert spec["matchConstraints"]["namespaceSelector"] == {"matchLabels": selector}
-    # A kubelet's status must never wait for us.
+    # A kubelet's status must never wait for us: but for one policy, which lets kubelets through, they look at none.
     rules = spec["matchConstraints"]["resourceRules"]
     assert [rule["resources"] for rule in rules] == JUDGED.get(name, [["pods"]])
     binding = get("ValidatingAdmissionPolicyBinding", name)
@@ -59,6 +60,12 @@ def test_policies_are_bound_and_fail_closed(one: Manifest) -> None:
     }
     for validation in spec["validations"]:
         assert validation["message"]
+
+
+def test_who_looks_at_a_status_lets_kubelets_through() -> None:
+    conditions = get("ValidatingAdmissionPolicy", "sandman-guard-subresources")["spec"]
+    expected = "!('system:nodes' in request.userInfo.?groups.orValue([]))"
+    assert [one["expression"] for one in conditions["matchConditions"]][0] == expected
 
 
 def test_leased_pods_are_kept() -> None:
