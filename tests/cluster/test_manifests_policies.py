@@ -283,7 +283,9 @@ def test_no_state_comes_with_a_binding(bed: Bed, stored: Any, what: str, key: st
         name = stored(pod(state=names.STATE_FREE))
         binding = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "n"}}
         path = f"/api/v1/namespaces/{SANDBOXES}/pods/{name}/binding?dryRun=All"
-        return ["create", "--raw", path, "-f", "-"], json.dumps({**binding, "metadata": metadata})
+        return ["create", "--raw", path, "-f", "-"], json.dumps(
+            {**binding, "metadata": {"name": name, **metadata}}
+        )
 
     forged, body = bind({what: {f"{names.DOMAIN}/{key}": "mine"}})
     refused(bed, SOMEBODY, *forged, because=f"{what} below sandman.dev/ {WAYS_ROUND}", input=body)
