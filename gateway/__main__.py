@@ -14,6 +14,7 @@ import trio
 
 from gateway import local, quantities, serve, tokens
 from gateway.config import SettingError, Settings
+from gateway.model import Amounts
 from gateway.provider.local.images import HOST
 from sandman import names
 from sandman.service import log
@@ -114,6 +115,12 @@ def _add_local(commands: Any) -> None:  # noqa: ANN401 - argparse has no public 
     one.add_argument("--offline", action="store_true", help="no images of registries")
     one.add_argument("--most", type=int, default=local.MOST, help="sandboxes at once (default 32)")
     one.add_argument(
+        "--cpu", type=_millicores, help="of each sandbox, as 2 or 500m (default all of the machine)"
+    )
+    one.add_argument(
+        "--memory", type=_bytes, help="of each sandbox, as 4Gi (default half of the machine's)"
+    )
+    one.add_argument(
         "--log-level", default="warning", help="debug, info, warning (default) or error"
     )
 
@@ -134,6 +141,7 @@ def _serve_local(arguments: argparse.Namespace) -> int:
         most=arguments.most,
         images=dict(arguments.image),
         pull=not arguments.offline,
+        limits=Amounts(arguments.cpu, arguments.memory),
     )
     try:
         trio.run(local.main, options, os.environ)
@@ -141,6 +149,14 @@ def _serve_local(arguments: argparse.Namespace) -> int:
         print(f"gateway: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _millicores(text: str) -> int:
+    """A quantity of cpu."""
+    found = quantities.millicores(text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount of cpu; 2 and 500m are")
+    return found
 
 
 def _bytes(text: str) -> int:

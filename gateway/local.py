@@ -20,9 +20,11 @@ import trio
 
 from gateway import machine
 from gateway.config import Settings
-from gateway.provider.local import isolation
+from gateway.model import NO_AMOUNTS, Amounts
+from gateway.provider.local import cgroups, isolation
 from gateway.provider.local.images import HOST, Images, platform
 from gateway.provider.local.pulls import Pull
+from gateway.provider.local.running import Here
 from gateway.serve import Gateway, wall
 from sandman import local
 from sandman.service import https
@@ -55,6 +57,8 @@ class Options:
     """Directories and archives by name."""
     pull: bool = True
     """Whether images that are named nowhere are looked for in registries."""
+    limits: Amounts = NO_AMOUNTS
+    """Of a sandbox whose caller asks for nothing else; what is None is `default_limits`."""
 
 
 @contextmanager
@@ -107,8 +111,9 @@ async def main(
     """
     stop = trio.Event()
     state = local.state_directory(environ)
-    with own_directory(state) as own:
+    with own_directory(state) as own, cgroups.opened(own.name, _names(own.parent)) as groups:
         found = await trio.to_thread.run_sync(isolation.probe, _made(own / "probe"))
+        found = dataclasses.replace(found, cgroup=groups if isinstance(groups, str) else "")
         settings = Settings(
             bind=machine.ADDRESS,
             port=options.port or _free_port(),
@@ -119,17 +124,27 @@ async def main(
             grace_s=GRACE_S,
         )
         credentials = credentials or machine.MadeCredentials()
+        limits = default_limits(options.limits)
         ground = machine.ground(
             settings,
             credentials,
-            machine.Wanted(image=options.image, free=options.free, most=options.most),
+            machine.Wanted(
+                image=options.image,
+                free=options.free,
+                most=options.most,
+                limits=limits,
+            ),
             Images(
                 options.images,
                 state / "images",
                 partial(Pull, platform=platform()) if options.pull else None,
             ),
-            found,
-            own,
+            Here(
+                machine=found,
+                scratch=own,
+                groups=None if isinstance(groups, str) else groups,
+                whole=has(),
+            ),
             wall,
         )
         async with trio.open_nursery() as nursery:
@@ -148,11 +163,29 @@ async def main(
                 os.getpid(),
             )
             path = local.write(connection, environ)
-            _tell(connection, path, found, options)
+            _tell(connection, path, found, options.image == HOST, limits)
             try:
                 await trio.sleep_forever()
             finally:
                 local.forget(connection, environ)
+
+
+def has() -> Amounts:
+    """Cpu and memory of this machine."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return Amounts(len(os.sched_getaffinity(0)) * 1000, memory)
+
+
+def default_limits(asked: Amounts) -> Amounts:
+    """All of the machine's cpu, and of its memory half: one sandbox alone does not take the machine along."""
+    whole = has()
+    half = (whole.memory or 0) // 2 >> 20 << 20
+    return Amounts(asked.cpu or whole.cpu, asked.memory or half)
+
+
+def _names(runs: Path) -> list[str]:
+    """Of gateways that run."""
+    return [one.name for one in runs.iterdir()]
 
 
 def _free_port() -> int:
@@ -167,10 +200,14 @@ def _made(path: Path) -> Path:
 
 
 def _tell(
-    connection: local.Connection, path: Path, found: isolation.Machine, options: Options
+    connection: local.Connection,
+    path: Path,
+    found: isolation.Machine,
+    is_own_root: bool,
+    limits: Amounts,
 ) -> None:
     """To the person at the terminal, on stderr."""
-    told = isolation.told(found, is_own_root=options.image == HOST, network="none")
+    told = isolation.told(found, is_own_root=is_own_root, network="none", limits=limits)
     lines = [
         f"local mode at {connection.url}; clients of this user find it by {path}",
         *(f"  {name}: {how}" for name, how in told.items()),

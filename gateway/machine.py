@@ -14,24 +14,24 @@ from gateway import callers, tokens
 from gateway.choice import DEFAULT_POOL
 from gateway.ground import Ground
 from gateway.leases import RUN_KEEP_S
-from gateway.model import Ending, PoolSpec
-from gateway.provider.local.provider import LocalProvider, Place
+from gateway.model import NO_AMOUNTS, Bounds, Ending, PoolSpec
+from gateway.provider.local.provider import LocalProvider
+from gateway.provider.local.running import Place
 from sandman.errors import NotFoundError
 from sandman.service import keyring, pki, tls
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Container, Iterable, Mapping
-    from pathlib import Path
 
     from gateway.attached import Attached
     from gateway.callers import Callers
     from gateway.config import Settings
     from gateway.ground import RunKey
     from gateway.leases import Ledger
-    from gateway.model import Identity, Instance
+    from gateway.model import Amounts, Identity, Instance
     from gateway.provider.local.images import Images
-    from gateway.provider.local.isolation import Machine
+    from gateway.provider.local.running import Here
     from gateway.reserving import Reservation
     from gateway.workloads import Attachment, Workload
 
@@ -55,6 +55,8 @@ class Wanted:
     """How many of them there are."""
     most: int
     """Most sandboxes at once, free ones with them."""
+    limits: Amounts = NO_AMOUNTS
+    """Of each sandbox whose caller asks for nothing else."""
 
 
 class MadeCredentials:
@@ -242,8 +244,7 @@ def ground(
     credentials: MadeCredentials,
     wanted: Wanted,
     images: Images,
-    machine: Machine,
-    scratch: Path,
+    here: Here,
     wall: Callable[[], float],
 ) -> Ground:
     """The parts that stand on this machine.
@@ -253,16 +254,14 @@ def ground(
         credentials: who may call.
         wanted: the pool.
         images: what runs in sandboxes.
-        machine: what it can keep apart.
-        scratch: a directory that is this gateway's alone.
+        here: this machine.
         wall: seconds since the epoch.
     """
     provider = LocalProvider(
-        [pool(settings, wanted)],
+        [pool(settings, wanted, can_limit=here.groups is not None)],
         images,
         Place(
-            machine=machine,
-            scratch=scratch,
+            here=here,
             daemon_port=settings.daemon_port,
             key_id=credentials.current_key,
             daemon_key=credentials.daemon_keys[credentials.current_key],
@@ -295,8 +294,9 @@ def ground(
     )
 
 
-def pool(settings: Settings, wanted: Wanted) -> PoolSpec:
+def pool(settings: Settings, wanted: Wanted, *, can_limit: bool) -> PoolSpec:
     """The one pool of local mode."""
+    limits = wanted.limits if can_limit else NO_AMOUNTS
     return PoolSpec(
         namespace=settings.sandbox_namespaces[0],
         name=DEFAULT_POOL,
@@ -306,4 +306,6 @@ def pool(settings: Settings, wanted: Wanted) -> PoolSpec:
         most=wanted.most,
         template={"image": wanted.image},
         keeps_images=True,
+        bounds=Bounds(limits, limits),
+        resize=can_limit,
     )

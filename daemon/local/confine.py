@@ -89,6 +89,7 @@ def read_plan(text: bytes) -> Plan:
     if root is not None:
         root["kept"] = tuple(root.get("kept", ()))
         root["files"] = tuple((name, content) for name, content in root.get("files", ()))
+        root["groups"] = tuple((name, place) for name, place in root.get("groups", ()))
         root = rootfs.Root(**root)
     told["procs"] = tuple(told.get("procs", ()))
     return Plan(root=root, **told)

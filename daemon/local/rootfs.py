@@ -39,7 +39,8 @@ class Root(NamedTuple):
 
     `image`: its directory, which nothing is written to; "": the machine's own root. `upper`, `work`: of the overlay
     on it; "": it is copied. `target`: an empty directory. `kept`: of the machine's own root, shown although it lies
-    where all else is hidden. `files`: texts of files in /etc.
+    where all else is hidden. `files`: texts of files in /etc. `groups`: directories of its cgroups by the names that they
+    get below /sys/fs/cgroup, where the daemon reads its counters.
     """
 
     target: str
@@ -48,6 +49,7 @@ class Root(NamedTuple):
     work: str = ""
     kept: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
+    groups: tuple[tuple[str, str], ...] = ()
 
 
 def enter(root: Root) -> None:
@@ -77,7 +79,19 @@ def _build(root: Root) -> None:
         _directory(root.target, name, 0o1777 if name == "tmp" else 0o755)
     for name, text in root.files:
         _write(os.path.join(root.target, "etc", name), text)
-    syscalls.mount("tmpfs", os.path.join(root.target, "sys"), "tmpfs", syscalls.MS_RDONLY)
+    _mount_sys(os.path.join(root.target, "sys"), root.groups)
+
+
+def _mount_sys(place: str, groups: tuple[tuple[str, str], ...]) -> None:
+    """Nothing but its own cgroups, to be read."""
+    safe = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+    syscalls.mount("tmpfs", place, "tmpfs", safe)
+    for name, group in groups:
+        below = os.path.join(place, "fs/cgroup", name)
+        os.makedirs(below)
+        syscalls.mount(group, below, flags=syscalls.MS_BIND)
+        _remount(below, syscalls.MS_RDONLY | safe)
+    syscalls.mount("none", place, flags=syscalls.MS_REMOUNT | syscalls.MS_RDONLY | safe)
 
 
 def mount_overlay(target: str, image: str, upper: str, work: str) -> None:

@@ -39,6 +39,8 @@ NEEDED = (
 )
 @click.option("--free", type=click.IntRange(0), help="Sandboxes that are kept ready; else 2.")
 @click.option("--most", type=click.IntRange(1), help="Sandboxes at once; else 32.")
+@click.option("--cpu", metavar="AMOUNT", help="Of each sandbox, as 2 or 500m; else all there is.")
+@click.option("--memory", metavar="AMOUNT", help="Of each sandbox, as 4Gi; else half of it.")
 @click.option(
     "--offline", is_flag=True, help="No images of registries; those alone that are named."
 )
@@ -64,6 +66,8 @@ def _arguments(given: dict[str, Any]) -> list[str]:
         "--default-image": given["default_image"],
         "--free": given["free"],
         "--most": given["most"],
+        "--cpu": given["cpu"],
+        "--memory": given["memory"],
         "--log-level": given["log_level"],
     }
     found = [f"{name}={value}" for name, value in told.items() if value is not None]

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import sandman
+from gateway import sizing
+from gateway.model import NO_AMOUNTS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from gateway.model import Amounts
 
 ROOT = Path(__file__).parents[3]
 """Of the checkout, or of the archive that all programs are in."""
@@ -28,7 +30,7 @@ class Machine:
     namespaces: str = ""
     network: str = ""
     overlay: str = ""
-    cgroup: str = "local mode sets no limits"
+    cgroup: str = "no limits are set"
     uid: int = 0
 
     @property
@@ -71,7 +73,9 @@ def probe(place: Path) -> Machine:
         raise OSError(f"what this machine can keep apart is not known: {error}") from error
 
 
-def told(machine: Machine, *, is_own_root: bool, network: str) -> Mapping[str, str]:
+def told(
+    machine: Machine, *, is_own_root: bool, network: str, limits: Amounts = NO_AMOUNTS
+) -> dict[str, str]:
     """How a sandbox is kept apart, for people to read and programs to compare the first word of: `own`, `read-only`,
     `limited`, `mapped` or `shared`.
 
@@ -79,10 +83,12 @@ def told(machine: Machine, *, is_own_root: bool, network: str) -> Mapping[str, s
         machine: what it can do.
         is_own_root: whether its root is the machine's own.
         network: its profile.
+        limits: of cpu and memory.
     """
     if not machine.is_whole:
         why = f"shared: {machine.namespaces}"
-        return dict.fromkeys(("files", "processes", "users", "network"), why) | _limits(machine)
+        apart = dict.fromkeys(("files", "processes", "users", "network"), why)
+        return {**apart, **limited(machine, limits), "kernel": "shared"}
     files = "read-only: the machine's own root, homes hidden" if is_own_root else "own"
     users = (
         "mapped: all of the machine's, root without its powers"
@@ -95,10 +101,16 @@ def told(machine: Machine, *, is_own_root: bool, network: str) -> Mapping[str, s
         "processes": "own",
         "users": users,
         "network": "own: none" if is_apart else "shared",
-        **_limits(machine),
+        **limited(machine, limits),
+        "kernel": "shared",
     }
 
 
-def _limits(machine: Machine) -> dict[str, str]:
-    limits = "limited" if not machine.cgroup else f"shared: {machine.cgroup}"
-    return {"cpu": limits, "memory": limits, "kernel": "shared"}
+def limited(machine: Machine, limits: Amounts) -> dict[str, str]:
+    """What is told of cpu and memory."""
+    if machine.cgroup:
+        return dict.fromkeys(("cpu", "memory"), f"shared: {machine.cgroup}")
+    texts = sizing.texts(limits)
+    return {
+        one: f"limited: {texts[one]}" if one in texts else "shared" for one in ("cpu", "memory")
+    }

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.model import Instance
+    from gateway.provider.local.cgroups import Group
     from gateway.provider.local.images import Image
-    from gateway.provider.local.isolation import Machine
+    from gateway.provider.local.running import Place
 
 BACKLOG = 512
 SAID_MAX_BYTES = 16 * 1024
@@ -64,27 +65,28 @@ class Life:
     Args:
         instance: whose.
         image: what it runs in.
-        machine: how it can be kept apart.
+        place: how it can be kept apart, and the key of daemon tokens.
         sock: what its daemon listens on.
         scratch: a directory that is to be made for it alone; its keeper takes it away.
-        token_key: the key of daemon tokens.
+        group: its limits.
     """
 
     def __init__(
         self,
         instance: Instance,
         image: Image,
-        machine: Machine,
+        place: Place,
         sock: socket.socket,
         scratch: Path,
-        token_key: bytes,
+        group: Group | None,
     ) -> None:
         self._instance = instance
         self._image = image
-        self._machine = machine
+        self._machine = place.here.machine
         self._sock = sock
         self._scratch = scratch
-        self._token_key = token_key
+        self._token_key = place.daemon_key
+        self._group = group
         self._said = b""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> int:
@@ -166,6 +168,7 @@ class Life:
             "hostname": self._instance.name[:63],
             "user": image.user,
             "scratch": str(self._scratch),
+            "procs": self._group.procs if self._group else (),
         }
 
     def _root(self) -> dict[str, object]:
@@ -177,6 +180,7 @@ class Life:
             "target": target,
             "image": str(self._image.directory),
             "files": files,
+            "groups": self._group.shown if self._group else (),
         }
         if self._machine.overlay:
             return root

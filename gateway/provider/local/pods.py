@@ -13,7 +13,7 @@ from sandman.errors import INFRASTRUCTURE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.model import Assignment, PoolSpec
+    from gateway.model import Assignment, Bounds, PoolSpec
 
 EXIT_CANNOT = 70
 """Of a keeper that could not build the sandbox (`daemon.local.confine`)."""
@@ -91,6 +91,13 @@ def bumped(instance: Instance) -> str:
 def apart(instance: Instance, told: Mapping[str, str]) -> Instance:
     """It will be kept apart so."""
     return dataclasses.replace(instance, version=bumped(instance), isolation=told)
+
+
+def resized(instance: Instance, bounds: Bounds, told: Mapping[str, str]) -> Instance:
+    """It has these limits now."""
+    return dataclasses.replace(
+        instance, version=bumped(instance), bounds=bounds, actual=bounds, isolation=told
+    )
 
 
 def running(instance: Instance, address: str, digest: str, now: float) -> Instance:

@@ -7,12 +7,13 @@ import math
 import secrets
 import socket
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 import trio
 
-from gateway import leases, profiles
+from gateway import leases, profiles, sizing
 from gateway.model import Bounds, Ending
 from gateway.provider import (
     BusyError,
@@ -25,36 +26,24 @@ from gateway.provider import (
     Seen,
     Synced,
 )
-from gateway.provider.local import isolation, life, pods
+from gateway.provider.local import pods
 from gateway.provider.local.images import ImageError
+from gateway.provider.local.running import Runner
 from gateway.provider.pods import fingerprint
 from sandman import names
 from sandman.errors import BadRequestError, CapacityError, DeletedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from gateway.model import Assignment, Broken, Instance, PoolSpec
     from gateway.provider.local.images import Images
-    from gateway.provider.local.isolation import Machine
+    from gateway.provider.local.running import Place
 
 log = structlog.get_logger()
 
 FULL_S = 0.2
 """Seconds until another try where there is no room: whoever waits keeps his place."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where sandboxes are, and what their daemons are reached by."""
-
-    machine: Machine
-    scratch: Path
-    """A directory that is this gateway's alone."""
-    daemon_port: int
-    key_id: str
-    daemon_key: bytes = dataclasses.field(repr=False)
 
 
 class LocalProvider:
@@ -74,10 +63,10 @@ class LocalProvider:
         self._specs = {spec.name: spec for spec in specs}
         self._images = images
         self._place = place
+        self._runner = Runner(place, images, wall)
         self._wall = wall
         self._node = socket.gethostname()
         self._pods: dict[str, Instance] = {}
-        self._sockets: dict[str, socket.socket] = {}
         self._lives: dict[str, trio.CancelScope] = {}
         self._unreadable: dict[str, Ending] = {}
         """What was wrong with the image of one that ended for it."""
@@ -99,8 +88,7 @@ class LocalProvider:
                 self._nursery = nursery
                 await self._tell(send)
         finally:
-            for uid in list(self._sockets):
-                self._close(uid)
+            self._runner.close_all()
 
     async def _tell(self, send: trio.MemorySendChannel[News]) -> None:
         self._send.send_nowait(NodeSeen(self._node, closed=False, images=self._images.names()))
@@ -160,7 +148,7 @@ class LocalProvider:
         uid = instance.uid
         with scope:
             try:
-                ending = await self._run(instance)
+                ending = await self._runner.run(instance, partial(self._pods.get, uid), self._put)
             except ImageError as error:
                 ending = self._unreadable[uid] = error.ending(instance.image)
             except OSError as error:
@@ -171,43 +159,11 @@ class LocalProvider:
                     "a sandbox has ended", pod=now.name, reason=ending.reason, detail=ending.detail
                 )
                 self._put(pods.ended(now, ending))
-                self._close(uid)
+                self._runner.close(uid)
                 self._refill(now.pool)
         if self._lives.get(uid) is scope:
             del self._lives[uid]
             self._forget(uid)
-
-    async def _run(self, instance: Instance) -> Ending:
-        place = self._place
-        image = await self._images.get(instance.image)
-        told = isolation.told(
-            place.machine, is_own_root=image.directory is None, network=instance.network
-        )
-        if (now := self._pods.get(instance.uid)) is not None:
-            # Before it runs: who is told that it does is told this.
-            self._put(pods.apart(now, told))
-        sock = self._sockets.get(instance.uid)
-        if sock is None:
-            sock = self._sockets[instance.uid] = life.listener(place.daemon_port)
-        scratch = place.scratch / f"{instance.uid[:16]}-{secrets.token_hex(4)}"
-        one = life.Life(instance, image, place.machine, sock, scratch, place.daemon_key)
-        address = sock.getsockname()[0]
-        async with trio.open_nursery() as nursery:
-            codes: list[int] = []
-
-            async def run(task_status: trio.TaskStatus[None]) -> None:
-                codes.append(await one.run(task_status=task_status))
-
-            await nursery.start(run)
-            now = self._pods.get(instance.uid)
-            if now is not None:
-                self._put(pods.running(now, address, image.digest, self._wall()))
-        return pods.why(codes[0], one.said, self._wall())
-
-    def _close(self, uid: str) -> None:
-        """Whoever waits to be accepted hears that nobody is there."""
-        if (sock := self._sockets.pop(uid, None)) is not None:
-            sock.close()
 
     def _remove(self, instance: Instance, ending: Ending) -> None:
         """It is to go; that it is gone is told when nothing of it runs."""
@@ -224,7 +180,7 @@ class LocalProvider:
         if instance is None or not instance.deleting:
             return
         del self._pods[uid]
-        self._close(uid)
+        self._runner.close(uid)
         self._unreadable.pop(uid, None)
         self._send.send_nowait(Gone(uid, instance.ending or self._reasons.pop(uid)))
         self._reasons.pop(uid, None)
@@ -257,9 +213,13 @@ class LocalProvider:
         if spec.most is not None and len(self._of(spec.name)) >= spec.most:
             text = f"all {spec.most} sandboxes that this machine is to have are in use"
             raise BusyError(CapacityError(text, retry_after=FULL_S))
+        bounds = sizing.scaled(spec.bounds, assignment.resources)
+        self._runner.check(bounds.limits)
         fresh = pods.placeholder(spec, self._make(name), self._wall(), is_held=False)
         taken = dataclasses.replace(
-            pods.taken(fresh, assignment, self._wall()), image=assignment.image
+            pods.taken(fresh, assignment, self._wall()),
+            image=assignment.image,
+            bounds=bounds,
         )
         taken = self._put(taken)
         self._begin(taken)
@@ -277,9 +237,16 @@ class LocalProvider:
     async def resize(self, instance: Instance, bounds: Bounds) -> None:
         """See `Provider.resize`."""
         await trio.lowlevel.checkpoint()
-        raise RefusedError(
-            BadRequestError("local mode changes no sandbox's resources", field="resources")
-        )
+        now = self._now(instance)
+        if now is None:
+            raise DeletedError("it ends, or is gone", sandbox=instance.id)
+        self._runner.check(bounds.limits)
+        try:
+            told = self._runner.limit(now, bounds.limits)
+        except OSError as error:
+            text = f"local mode cannot give it these resources: {error}"
+            raise RefusedError(BadRequestError(text, field="resources")) from error
+        self._put(pods.resized(now, bounds, told))
 
     async def start(self, instance: Instance) -> None:
         """See `Provider.start`."""

@@ -15,12 +15,13 @@ from gateway import machine, provider
 from gateway.config import Settings
 from gateway.ground import RunKey
 from gateway.leases import RUN_KEEP_S, Ledger
-from gateway.model import NO_TERMS, Assignment, Bounds, Broken, Ending, Instance, Tier
+from gateway.model import NO_TERMS, Amounts, Assignment, Bounds, Broken, Ending, Instance, Tier
 from gateway.provider import BusyError, ClaimLostError, RefusedError
 from gateway.provider.local import isolation, life, pods
 from gateway.provider.local.images import Image, ImageError
 from gateway.provider.local.isolation import Machine
-from gateway.provider.local.provider import LocalProvider, Place
+from gateway.provider.local.provider import LocalProvider
+from gateway.provider.local.running import Here, Place
 from gateway.provider.pods import fingerprint
 from sandman import errors, names
 
@@ -66,10 +67,9 @@ class Bed:
 
     def __init__(self, tmp_path, **options) -> None:
         wanted = machine.Wanted(**{"image": "base:1", "free": 1, "most": 3, **options})
-        self.spec = machine.pool(Settings(), wanted)
-        place = Place(
-            machine=Machine(), scratch=tmp_path, daemon_port=0, key_id="k", daemon_key=b"k" * 32
-        )
+        self.spec = machine.pool(Settings(), wanted, can_limit=False)
+        here = Here(machine=Machine(), scratch=tmp_path)
+        place = Place(here=here, daemon_port=0, key_id="k", daemon_key=b"k" * 32)
         self.provider = LocalProvider([self.spec], Known(), place, lambda: NOW)
         self.send, self.receive = trio.open_memory_channel(1000)
         self.seen: dict[str, Instance] = {}
@@ -320,8 +320,9 @@ def test_what_is_kept_apart_is_told_as_it_is():
     assert theirs["network"] == "shared"
     nothing = isolation.told(Machine(namespaces="forbidden"), is_own_root=True, network="none")
     assert all(how.startswith("shared") for how in nothing.values())
-    limited = isolation.told(Machine(cgroup=""), is_own_root=False, network="none")
-    assert limited["memory"] == "limited"
+    limits = Amounts(memory=2**30)
+    limited = isolation.told(Machine(cgroup=""), is_own_root=False, network="none", limits=limits)
+    assert (limited["memory"], limited["cpu"]) == ("limited: 1Gi", "shared")
 
 
 @pytest.mark.parametrize("output", [b"", b"[]", b'{"odd": 1}'])
