@@ -194,9 +194,7 @@ PROGRESS = reserving.Progress(
 )
 READY = model.Ready(INSTANCE, "b", model.Timings(1, 1, 1))
 SPEC = model.PoolSpec("n", "root", "x", True, 1, 2, node_class="big")
-WORKLOAD = Workload(
-    namespace="n", pod="p", uid="u", container="c", port=1, nonce="o", key_id="k"
-)
+WORKLOAD = Workload(namespace="n", pod="p", uid="u", container="c", port=1, nonce="o", key_id="k")
 PROBE = {"what": "a:1", "expected": "open", "outcome": "reachable"}
 NETWORKS = views.networks({"open": Profile("open", fault="x")}, model.Share())
 
