@@ -13,6 +13,7 @@ from starlette.routing import Match
 
 from gateway import calls
 from gateway.handoff import BrokenAnswerError
+from gateway.openapi import document
 from gateway.proxy import BrokenBodyError, has_body
 from gateway.routes.context import Json
 from gateway.routes.forward import ForwardRoutes
@@ -23,7 +24,7 @@ from gateway.routes.requests import RequestRoutes
 from gateway.routes.reservations import ReservationRoutes
 from gateway.routes.sandboxes import SandboxRoutes
 from gateway.routes.sockets import SocketRoutes
-from gateway.routes.status import StatusRoutes
+from gateway.routes.status import DescriptionRoutes, StatusRoutes
 from gateway.routes.tokens import TokenRoutes
 from sandman import names
 from sandman.errors import (
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from starlette.requests import Request
+    from starlette.routing import Route
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from gateway.metrics import Metrics
@@ -56,19 +58,8 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
         not_ready: why the replica should get no new calls; empty when it should.
     """
     edge = _Edge(metrics)
-    sandboxes = SandboxRoutes(context, metrics)
     application = Starlette(
-        routes=[
-            *sandboxes.routes(),
-            *RequestRoutes(context, sandboxes.hand_over).routes(),
-            *ForwardRoutes(context, metrics).routes(),
-            *PortRoutes(context).routes(),
-            *ReservationRoutes(context).routes(),
-            *LeaseRoutes(context).routes(),
-            *NetworkRoutes(context).routes(),
-            *TokenRoutes(context).routes(),
-            *StatusRoutes(metrics.render, not_ready).routes(),
-        ],
+        routes=table(context, metrics, not_ready),
         exception_handlers={
             SandmanError: edge.known,
             ExceptionGroup: edge.group,
@@ -86,6 +77,23 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
     port = context.settings.metrics_port
     status = Starlette(routes=StatusRoutes(metrics.render_all, not_ready).routes())
     return ByPort(whole, {port: status}) if port else whole
+
+
+def table(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]) -> list[Route]:
+    """Every call that there is, WebSockets apart. `openapi` describes the same."""
+    sandboxes = SandboxRoutes(context, metrics)
+    return [
+        *sandboxes.routes(),
+        *RequestRoutes(context, sandboxes.hand_over).routes(),
+        *ForwardRoutes(context, metrics).routes(),
+        *PortRoutes(context).routes(),
+        *ReservationRoutes(context).routes(),
+        *LeaseRoutes(context).routes(),
+        *NetworkRoutes(context).routes(),
+        *TokenRoutes(context).routes(),
+        *DescriptionRoutes(document.text()).routes(),
+        *StatusRoutes(metrics.render, not_ready).routes(),
+    ]
 
 
 class ByPort:

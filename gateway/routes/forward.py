@@ -60,15 +60,14 @@ class ForwardRoutes:
 
     def routes(self) -> list[Route]:
         """Where they are."""
-        return [
-            Route(
-                f"/v1/sandboxes/{{id}}/{path}",
-                functools.partial(self.forward, path),
-                methods=methods,
-                name=path,
-            )
-            for path, methods in FORWARDED.items()
-        ]
+        return [self._route(path, methods) for path, methods in FORWARDED.items()]
+
+    def _route(self, path: str, methods: list[str]) -> Route:
+        handler = functools.partial(self.forward, path)
+        route = Route(f"/v1/sandboxes/{{id}}/{path}", handler, methods=methods, name=path)
+        # Starlette adds HEAD to GET, which the daemon has of files alone.
+        route.methods = set(methods)
+        return route
 
     async def forward(self, path: str, request: Request) -> ASGIApp:
         """Any of `FORWARDED`."""

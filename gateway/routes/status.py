@@ -8,11 +8,31 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from gateway.metrics import Metrics
+from sandman import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from starlette.requests import Request
+
+
+class DescriptionRoutes:
+    """What there is to ask, for whoever generates clients.
+
+    Args:
+        document: OpenAPI, as it is served.
+    """
+
+    def __init__(self, document: bytes) -> None:
+        self._document = document
+
+    def routes(self) -> list[Route]:
+        """Where it is."""
+        return [Route("/v1/openapi.json", self.show, methods=["GET"])]
+
+    async def show(self, _request: Request) -> Response:
+        """The whole of it."""
+        return Response(self._document, media_type=names.MEDIA_JSON)
 
 
 class StatusRoutes:
