@@ -117,6 +117,13 @@ def start_gateway(bed: Bed, number: int) -> None:
     _launch(bed, f"gateway-{number}", [sys.executable, "-m", "gateway"], environment)
 
 
+def restart_api_server(bed: Bed) -> None:
+    """Kill the API server and start it again; returns when it serves."""
+    stop(bed, "apiserver", 0.0)
+    lifecycle.start(bed, "apiserver")
+    lifecycle.wait(bed, "apiserver")
+
+
 def is_ready(port: int) -> bool:
     """Whether a gateway or the webhook says that calls may be sent there."""
     return kube.is_healthy(model.bed(), Component("", [], f"https://127.0.0.1:{port}/readyz"))
