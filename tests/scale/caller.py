@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import trio
 
-from sandman import names
 from sandman.service.kube.config import Target as Address
 from sandman.service.kube.config import TokenCache
 from sandman.service.kube.connection import Request
@@ -40,6 +39,14 @@ class Tally:
         """One failed."""
         reason = f"{type(error).__name__} {str(error)[:80]}"
         self.errors[reason] = self.errors.get(reason, 0) + 1
+
+    def with_(self, other: Tally) -> Tally:
+        """Both together."""
+        errors = dict(self.errors)
+        for reason, count in other.errors.items():
+            errors[reason] = errors.get(reason, 0) + count
+        both = [*self.seconds, *other.seconds], [*self.ids, *other.ids]
+        return Tally(*both, errors, self.wall_s + other.wall_s)
 
     @property
     def doubles(self) -> int:
@@ -175,8 +182,3 @@ async def _timed(job: Callable[[], Awaitable[object]], tally: Tally, since: floa
     tally.seconds.append(trio.current_time() - since)
     if isinstance(found, str):
         tally.ids.append(found)
-
-
-def leased_selector() -> str:
-    """Of pods that are somebody's."""
-    return f"{names.LABEL_STATE}={names.STATE_LEASED}"

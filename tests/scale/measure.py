@@ -9,22 +9,28 @@ import os
 import random
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trio
 
+from sandman import names
 from tests.cluster.bed.kube import kubectl
-from tests.scale import control, faults, floor, model, watcher
-from tests.scale.caller import Callers
+from tests.scale import control, faults, floor, model, nodes, watcher
+from tests.scale.caller import Callers, Tally
 from tests.scale.tenants import free
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from tests.cluster.bed.model import Bed
 
 REPORT = model.TARGET.parent / "report.jsonl"
 RUN = "scale"
-EXECS = 2000
+LEVELS = (100, 1000, 5000)
+"""Sandboxes at once at which commands are measured."""
+EXECS = 1000
 """For a median that a few slow ones do not move."""
 
 
@@ -90,38 +96,61 @@ async def execs(way: Callers, ids: Sequence[str], count: int, at_once: int) -> d
 async def hold(
     target: model.Target, count: int, callers: int, seconds: float, rate: float
 ) -> dict[str, Any]:
-    """So many sandboxes at once: allocated, held with one run's heartbeats and so many commands a second, released."""
+    """So many sandboxes at once: allocated, with a look at every level; held with one run's heartbeats and so many
+    commands a second; a gateway killed and started anew; released."""
     bed = model.bed()
-    told: dict[str, Any] = {"load": os.getloadavg()[0]}
+    told: dict[str, Any] = {"load": os.getloadavg()[0], "levels": {}}
     meter = watcher.Meter(bed, watcher.pids(bed))
     async with Callers(target, callers) as way, Callers(target, 8) as beside:
         await way.connect()
-        few = await way.many(range(min(100, count)), lambda _: way.create(run=RUN))
-        told["exec_at_100"] = await execs(way, few.ids, EXECS, 4)
-        way.at_once = callers
-        got = await way.many(range(count - len(few.ids)), lambda _: way.create(run=RUN))
-        ids = [*few.ids, *got.ids]
-        got.ids = ids
+        got = Tally()
+        for level in [*(one for one in LEVELS if one < count), count]:
+            way.at_once = callers
+            more = await way.many(range(level - len(got.ids)), lambda _: way.create(run=RUN))
+            got = got.with_(more)
+            told["levels"][level] = await _level(way, got, more, meter)
+            say(f"{len(got.ids)} are held", told["levels"][level])
         told |= {"allocated": got.told(), "writes_allocating": meter.writes()}
-        told["memory_mb"] = meter.memory()
-        say(f"{len(ids)} are held", told)
-        told["exec_at_all"] = await execs(way, ids, EXECS, 4)
-        before = meter.cpu()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_beat, beside)
-            luck = random.Random(2)
-            steady = await way.paced(seconds, rate, lambda: way.exec(luck.choice(ids)))
-            nursery.cancel_scope.cancel()
-        after = meter.cpu()
-        told["held"] = steady.told() | {"pods": watcher.held(bed)}
-        told["cpu_s_holding"] = {name: round(after[name] - before[name], 2) for name in after}
+        told["exec_ratio"] = _ratio(told["levels"])
+        told |= await _steady(way, beside, got.ids, seconds, rate)
+        told["held"] = watcher.held(bed)
         told["writes_holding"] = meter.writes()
         told["memory_mb_after"] = meter.memory()
+        say("held", told)
+        told["restart"] = await restarted(bed, target)
+        told["exec_after_restart"] = await execs(way, got.ids, EXECS, 4)
         way.at_once = callers
-        told["released"] = (await way.many(ids, way.release)).told()
-    told["left"] = await _left(bed)
+        told["released"] = (await way.many(got.ids, way.release)).told()
+    told["left"] = await _left(bed, 300)
     told["writes_releasing"] = meter.writes()
     return told
+
+
+async def _level(way: Callers, got: Tally, more: Tally, meter: watcher.Meter) -> dict[str, Any]:
+    before = meter.cpu()
+    found = await execs(way, got.ids, EXECS, 4)
+    after = meter.cpu()
+    spent = sum(after[name] - before[name] for name in after if name.startswith("gateway"))
+    memory = {name: mb for name, mb in meter.memory().items() if name.startswith("gateway")}
+    told = {"allocation": more.told(), "exec": found, "memory_mb": memory}
+    return {**told, "gateway_cpu_ms_per_exec": round(1000 * spent / EXECS, 2)}
+
+
+def _ratio(levels: dict[int, dict[str, Any]]) -> float:
+    """The median of a command at the most sandboxes, by that at the fewest."""
+    first, last = levels[min(levels)], levels[max(levels)]
+    return round(float(last["exec"]["p50_ms"]) / float(first["exec"]["p50_ms"]), 2)
+
+
+async def _steady(
+    way: Callers, beside: Callers, ids: Sequence[str], seconds: float, rate: float
+) -> dict[str, Any]:
+    luck = random.Random(2)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_beat, beside)
+        tally = await way.paced(seconds, rate, lambda: way.exec(luck.choice(ids)))
+        nursery.cancel_scope.cancel()
+    return {"steady": tally.told()}
 
 
 async def _beat(way: Callers) -> None:
@@ -130,44 +159,33 @@ async def _beat(way: Callers) -> None:
         await trio.sleep(15)
 
 
-async def restart(target: model.Target, count: int, callers: int) -> dict[str, Any]:
-    """A gateway is killed and started again with so many sandboxes held."""
-    bed = model.bed()
-    told: dict[str, Any] = {}
-    async with Callers(target, callers) as way:
-        await way.connect()
-        got = await way.many(range(count), lambda _: way.create(lease={"ttl_s": 600}))
-        number = _allocator(target)
-        control.stop(bed, f"gateway-{number}", 0.0)
-        began = time.monotonic()
-        control.start_gateway(bed, number)
-        port = model.GATEWAY_PORT + number
-        with trio.fail_after(120):
-            while not await trio.to_thread.run_sync(control.is_ready, port):
-                await trio.sleep(0.1)
-        told["ready_s"] = round(time.monotonic() - began, 2)
-        told["held"] = watcher.held(bed)
-        told["memory_mb"] = watcher.memory_mb(control.pid(bed, f"gateway-{number}"))
-    fresh = model.Target(**{**vars_of(target), "base_urls": [target.base_urls[number]]})
-    async with Callers(fresh, 64) as way:
-        told["exec"] = await execs(way, got.ids, 500, 4)
-        told["released"] = (await way.many(got.ids, way.release)).told()
-    told["left"] = await _left(bed)
-    return told
+async def restarted(bed: Bed, target: model.Target) -> dict[str, Any]:
+    """The gateway that decides is killed and started anew: how long until it serves again, and what it knows."""
+    number = _allocator()
+    control.stop(bed, f"gateway-{number}", 0.0)
+    began = time.monotonic()
+    control.start_gateway(bed, number)
+    with trio.fail_after(120):
+        while not await trio.to_thread.run_sync(control.is_ready, model.GATEWAY_PORT + number):
+            await trio.sleep(0.1)
+    took = round(time.monotonic() - began, 2)
+    memory = watcher.memory_mb(control.pid(bed, f"gateway-{number}"))
+    fresh = replace(target, base_urls=[target.base_urls[number]])
+    async with Callers(fresh, 1) as way:
+        listed = await way.call("GET", f"/v1/sandboxes?run={RUN}")
+    return {
+        "ready_s": took,
+        "memory_mb": memory,
+        "held": watcher.held(bed),
+        "listed": len(listed["sandboxes"]),
+    }
 
 
-def _allocator(target: model.Target) -> int:
+def _allocator() -> int:
     """Which gateway decides just now."""
-    text = kubectl(
-        model.bed(), "-n", "sandman-system", "get", "lease", "sandman-allocator",
-        "-o", "jsonpath={.spec.holderIdentity}",
-    )  # fmt: skip
-    return int(text.rpartition("-")[2].partition("@")[0].partition("_")[0])
-
-
-def vars_of(target: model.Target) -> dict[str, Any]:
-    """Its fields."""
-    return {name: getattr(target, name) for name in target.__slots__}
+    query = ["get", "lease", names.ALLOCATOR_LEASE, "-o", "jsonpath={.spec.holderIdentity}"]
+    held = kubectl(model.bed(), "-n", names.SYSTEM_NAMESPACE, *query)
+    return int(held.removeprefix("gateway-")[:1])
 
 
 async def abandon(target: model.Target, count: int, callers: int, ttl_s: float) -> dict[str, Any]:
@@ -208,23 +226,25 @@ async def broken(target: model.Target, count: int, callers: int) -> dict[str, An
         told["api_server_restarted"] = await _under(
             way, one, functools.partial(control.restart_api_server, bed), 30
         )
-        nodes = list(range(4))
-        told["nodes_lost"] = await _under(way, one, functools.partial(faults.lose, bed, nodes), 120)
-        faults.find(bed, nodes)
+        lost = range(max(1, nodes.count(target.pods) // 10))
+        told["nodes_lost"] = await _under(way, one, functools.partial(faults.lose, bed, lost), 120)
+        faults.find(bed, lost)
         told["held"] = watcher.held(bed)
         told["released"] = (await way.many(got.ids, way.release)).told()
     told["left"] = await _left(bed, 240)
     return told
 
 
-async def _under(way: Callers, one: Any, fault: Any, seconds: float) -> dict[str, Any]:
+async def _under(
+    way: Callers, one: Callable[[], Awaitable[object]], fault: Callable[[], object], seconds: float
+) -> dict[str, Any]:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.to_thread.run_sync, fault)
         tally = await way.paced(seconds, 50, one)
     return tally.told()
 
 
-def _kill_gateway(bed: Any) -> None:
+def _kill_gateway(bed: Bed) -> None:
     control.stop(bed, "gateway-1", 0.0)
     control.start_gateway(bed, 1)
 
@@ -238,7 +258,7 @@ async def _refilled(target: model.Target, count: int) -> None:
             await trio.sleep(0.2)
 
 
-async def _left(bed: Any, seconds: float = 120) -> int:
+async def _left(bed: Bed, seconds: float = 120) -> int:
     """Pods that are somebody's, at the latest after so many seconds."""
     with trio.move_on_after(seconds):
         while await trio.to_thread.run_sync(watcher.held, bed):
@@ -254,9 +274,7 @@ def say(what: str, told: object) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.scale.measure", description=__doc__)
-    parser.add_argument(
-        "what", choices=["burst", "sustained", "hold", "restart", "abandon", "broken"]
-    )
+    parser.add_argument("what", choices=["burst", "sustained", "hold", "abandon", "broken"])
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--callers", type=int, default=300)
     parser.add_argument("--seconds", type=float, default=60)
@@ -268,7 +286,6 @@ def main() -> None:
         "burst": (burst, (options.count, options.callers)),
         "sustained": (sustained, (options.seconds, options.rate)),
         "hold": (hold, (options.count, options.callers, options.seconds, options.rate)),
-        "restart": (restart, (options.count, options.callers)),
         "abandon": (abandon, (options.count, options.callers, options.ttl)),
         "broken": (broken, (options.count, options.callers)),
     }

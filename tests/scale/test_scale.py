@@ -25,7 +25,7 @@ async def test_a_caller_has_a_sandbox_and_all_that_it_asks_of_it(target):
     async with sandman.Client(
         target.base_urls[0], target.tenants["north"]["key"], ca=target.ca
     ) as client:
-        async with await client.create(pool=target.pool) as box:
+        async with client.sandbox(pool=target.pool) as box:
             assert box.info.tier == "warm"
             result = await box.exec(["echo", "hello"])
             assert (result.exit_code, result.stdout) == (0, b"hello\n")
@@ -33,7 +33,7 @@ async def test_a_caller_has_a_sandbox_and_all_that_it_asks_of_it(target):
             assert await box.files.read("/tmp/a") == b"content"
             assert (await box.run("cat /tmp/a && exit 3")).exit_code == 3
             first = box.id
-        async with await client.create(image="registry.example/task:1") as swapped:
+        async with client.sandbox(image="registry.example/task:1") as swapped:
             assert swapped.info.tier == "swap"
             assert swapped.id != first
             assert (await swapped.exec(["true"])).ok
@@ -42,7 +42,7 @@ async def test_a_caller_has_a_sandbox_and_all_that_it_asks_of_it(target):
 async def test_another_tenant_does_not_see_it(target):
     north = sandman.Client(target.base_urls[0], target.tenants["north"]["key"], ca=target.ca)
     south = sandman.Client(target.base_urls[1], target.tenants["south"]["key"], ca=target.ca)
-    async with north, south, await north.create(pool=target.pool) as box:
+    async with north, south, north.sandbox(pool=target.pool) as box:
         with pytest.raises(SandmanError, match="not_found"):
             await south.get(box.id)
 

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 16 * 1024 * 1024
 """Of one output: all sandboxes share this process's memory."""
-_BETWEEN = {";": lambda code: True, "&&": lambda code: code == 0, "||": lambda code: code != 0}
+_BETWEEN: dict[str, Callable[[int], bool]] = {
+    ";": lambda code: True,
+    "&&": lambda code: code == 0,
+    "||": lambda code: code != 0,
+}
 
 
 class Answer(NamedTuple):
@@ -49,7 +53,7 @@ def _shell(line: str, spec: ExecSpec, read: Read) -> Answer:
     lexer = shlex.shlex(line.replace("\n", ";"), posix=True, punctuation_chars=";&|")
     lexer.whitespace_split = True
     whole, words, wanted = Answer(), list[str](), True
-    for word in [*lexer, ";"]:  # type: ignore[no-untyped-call]
+    for word in [*iter(lexer.get_token, None), ";"]:
         if word not in _BETWEEN:
             words.append(word)
             continue
