@@ -103,7 +103,7 @@ test-conformance: setup ## the daemon in images of all kinds under runc, no clus
 test-all: setup ## all of them in one session, with the coverage gate: what CI runs
 	$(VENV)/bin/coverage erase
 	$(VENV)/bin/coverage run $(PYTEST)=build/junit/test-all.xml $(PARALLEL) \
-		tests/unit tests/flow tests/conformance tests/runc tests/cluster
+		tests/unit tests/flow tests/conformance tests/runc tests/cluster tests/scale
 	$(VENV)/bin/coverage combine --quiet
 	$(VENV)/bin/coverage report
 
@@ -123,6 +123,26 @@ cluster-up: setup ## a real Kubernetes on this machine with Sandman on it
 .PHONY: cluster-down
 cluster-down: setup ## take it down, and leave nothing
 	$(BED) down
+
+# Placeholders of the scale bed. MOST pods at once (default N: then a burst drains the pool, and nothing refills it).
+N ?= 1000
+SCALE := $(PY) -m tests.scale
+
+.PHONY: scale-up
+scale-up: setup ## N (1000) simulated placeholders on a real control plane with two gateways; build/scale/target.json tells the way
+	$(SCALE) up $(N) $(if $(MOST),--most $(MOST))
+
+.PHONY: scale-down
+scale-down: setup ## take them down, and leave nothing
+	$(SCALE) down
+
+.PHONY: test-scale
+test-scale: setup ## a burst of 300 on the scale bed, brought up and taken down (also in test-all)
+	$(PY) $(PYTEST)=build/junit/test-scale.xml tests/scale
+
+.PHONY: scale
+scale: setup ## 11,858 sandboxes at once, and all else that the scale bed measures: some 40 minutes; build/scale/report.jsonl
+	$(PY) -m tests.scale.campaign
 
 DEMO := build/demo
 

@@ -130,7 +130,7 @@ class Info(NamedTuple):
             boot_id=boot_id,
             version=reader.text("version") or "",
             claim_id=reader.text("claim_id"),
-            uptime_s=reader.seconds("uptime_s") or 0.0,
+            uptime_s=reader.seconds("uptime_s", zero=True) or 0.0,
             workdir=reader.text("workdir") or "/",
             uid=reader.count("uid", 0, 2**32),
             gid=reader.count("gid", 0, 2**32),

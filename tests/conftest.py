@@ -12,8 +12,14 @@ if TYPE_CHECKING:
     import pytest
     from xdist.remote import Producer
 
-TOGETHER = ("tests/cluster/", "tests/conformance/", "tests/runc/")
-"""There is one cluster, and the daemons under runc are shared: each of these goes to one worker, in order."""
+TOGETHER = {
+    "tests/cluster/": "cluster",
+    "tests/scale/": "cluster",
+    "tests/conformance/": "conformance",
+    "tests/runc/": "runc",
+}
+"""There is one cluster, and the daemons under runc are shared: each of these goes to one worker, in order. The scale
+bed comes after the cluster, in the same: both at work would measure each other."""
 
 
 # What a service logs before it is configured. By default a traceback is painted with all local variables, which
@@ -37,7 +43,8 @@ class Scheduling(LoadScopeScheduling):
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid)
+        found = (group for place, group in TOGETHER.items() if nodeid.startswith(place))
+        return next(found, nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:

@@ -226,6 +226,12 @@ def test_claims_and_infos_round_trip() -> None:
     assert wire.Info.from_json({**info.to_json(), "news": 1}) == info
 
 
+def test_a_daemon_may_answer_in_the_millisecond_in_which_it_starts():
+    """A call that has waited for it at its door is answered at once."""
+    info = wire.Info("boot", "1", None, 0.0)
+    assert wire.Info.from_json(info.to_json()) == info
+
+
 counts = st.integers(0, 2**63 - 1)
 gaps = st.builds(
     lambda stream, a, b: handles.Gap(stream, min(a, b), max(a, b)),

@@ -1,6 +1,7 @@
 """The test cluster: a real single-node Kubernetes on this machine, for tests and for trying things by hand.
 
-Callers use what is listed in `__all__` and `tests.cluster.bed.images`; the other modules are its own. It must leave
+Callers use what is listed in `__all__` and `tests.cluster.bed.images`; the other modules are its own, and the scale
+bed's (`tests/scale`), which has a second control plane of the same parts. It must leave
 nothing behind after `down`, and must touch no process, rule or mount that it did not make.
 """
 

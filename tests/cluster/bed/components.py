@@ -62,7 +62,7 @@ def _registry(bed: Bed) -> Component:
 
 
 def _etcd(bed: Bed) -> Component:
-    client, peer = f"http://127.0.0.1:{model.ETCD_PORT}", f"http://127.0.0.1:{model.ETCD_PEER_PORT}"
+    client, peer = f"http://127.0.0.1:{bed.ports.etcd}", f"http://127.0.0.1:{bed.ports.etcd_peer}"
     flags = _flags(
         name="default",
         data_dir=bed.state / "etcd",
@@ -82,8 +82,8 @@ def _etcd(bed: Bed) -> Component:
 
 def _apiserver(bed: Bed) -> Component:
     flags = _flags(
-        etcd_servers=f"http://127.0.0.1:{model.ETCD_PORT}",
-        secure_port=model.API_PORT,
+        etcd_servers=f"http://127.0.0.1:{bed.ports.etcd}",
+        secure_port=bed.ports.api,
         advertise_address=bed.node_ip,
         service_cluster_ip_range=model.SERVICE_CIDR,
         authorization_mode="Node,RBAC",
@@ -147,6 +147,7 @@ def _controller_manager(bed: Bed) -> Component:
         authentication_kubeconfig=kubeconfig,
         authorization_kubeconfig=kubeconfig,
         bind_address="127.0.0.1",
+        secure_port=bed.ports.controller_manager,
         leader_elect="false",
         use_service_account_credentials="true",
         service_account_private_key_file=bed.certs / "service-accounts.key",
@@ -158,7 +159,8 @@ def _controller_manager(bed: Bed) -> Component:
         concurrent_replicaset_syncs=20,
     )
     command = [str(bed.bin / "kube-controller-manager"), *flags]
-    return Component("controller-manager", command, "https://127.0.0.1:10257/healthz")
+    health = f"https://127.0.0.1:{bed.ports.controller_manager}/healthz"
+    return Component("controller-manager", command, health)
 
 
 def _scheduler(bed: Bed) -> Component:
@@ -168,10 +170,10 @@ def _scheduler(bed: Bed) -> Component:
         authentication_kubeconfig=kubeconfig,
         authorization_kubeconfig=kubeconfig,
         bind_address="127.0.0.1",
+        secure_port=bed.ports.scheduler,
     )
-    return Component(
-        "scheduler", [str(bed.bin / "kube-scheduler"), *flags], "https://127.0.0.1:10259/healthz"
-    )
+    health = f"https://127.0.0.1:{bed.ports.scheduler}/healthz"
+    return Component("scheduler", [str(bed.bin / "kube-scheduler"), *flags], health)
 
 
 def _kubelet(bed: Bed) -> Component:

@@ -49,7 +49,7 @@ def up(bed: Bed) -> None:
         try:
             _start_all(bed)
         except BaseException:
-            say(_last_words(bed))
+            say(last_words(bed))
             _down(bed)
             raise
 
@@ -63,11 +63,11 @@ def down(bed: Bed) -> None:
 def restart(bed: Bed, name: str) -> None:
     """Stop one component and start it again; returns when it and all others are well."""
     with _lock(bed):
-        process = processes.load(_record(bed, name))
+        process = processes.load(record(bed, name))
         if process is not None:
             processes.stop(process, components.component(bed, name).patience)
-        _start(bed, name)
-        _wait(bed, name)
+        start(bed, name)
+        wait(bed, name)
         wait_until("all are well again", functools.partial(_is_well, bed))
 
 
@@ -109,17 +109,17 @@ def _check_alone() -> None:
 def _start_all(bed: Bed) -> None:
     _prepare(bed)
     # What needs nobody starts together; what follows waits for what it needs.
-    _start(bed, "registry", "etcd", "containerd")
-    _wait(bed, "etcd")
-    _start(bed, "apiserver")
-    _wait(bed, "registry", "containerd")
+    start(bed, "registry", "etcd", "containerd")
+    wait(bed, "etcd")
+    start(bed, "apiserver")
+    wait(bed, "registry", "containerd")
     images.publish(bed)
     _import_pause(bed)
-    _wait(bed, "apiserver")
-    _start(bed, "controller-manager", "scheduler", "kubelet")
+    wait(bed, "apiserver")
+    start(bed, "controller-manager", "scheduler", "kubelet")
     kube.give_pod_range(bed)
-    _start(bed, "kube-proxy", "kube-router")
-    _wait(bed, *components.ORDER)
+    start(bed, "kube-proxy", "kube-router")
+    wait(bed, *components.ORDER)
     wait_until("the node is Ready", lambda: kube.is_node_ready(bed))
     wait_until("the default ServiceAccount exists", lambda: kube.has_default_account(bed))
 
@@ -137,18 +137,24 @@ def _prepare(bed: Bed) -> None:
     network.prepare(bed)
 
 
-def _start(bed: Bed, *names: str) -> None:
+def start(bed: Bed, *names: str) -> None:
+    """Start these components, and return at once."""
     # containerd finds its shim and runc by PATH, the network parts iptables and ipset.
     path = f"{bed.bin}:{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
     environment = dict(os.environ) | {"PATH": path}
     for name in names:
         component = components.component(bed, name)
         processes.start(
-            _record(bed, name), bed.logs / f"{name}.log", component.command, environment
+            record(bed, name), bed.logs / f"{name}.log", component.command, environment
         )
 
 
-def _wait(bed: Bed, *names: str) -> None:
+def wait(bed: Bed, *names: str) -> None:
+    """Wait until these components are healthy.
+
+    Raises:
+        BedError: one of them ended, or none of it in time.
+    """
     for name in names:
         wait_until(f"{name} is healthy", functools.partial(_is_serving, bed, name))
 
@@ -160,7 +166,7 @@ def _is_serving(bed: Bed, name: str) -> bool:
 
 
 def _is_running(bed: Bed, name: str) -> bool:
-    return processes.load(_record(bed, name)) is not None
+    return processes.load(record(bed, name)) is not None
 
 
 def _answers(bed: Bed, name: str) -> bool:
@@ -186,21 +192,22 @@ def _down(bed: Bed) -> None:
     if not bed.state.exists():
         return
     for name in reversed(components.ORDER):
-        process = processes.load(_record(bed, name))
+        process = processes.load(record(bed, name))
         if process is not None:
             processes.stop(process, components.component(bed, name).patience)
     teardown.clear_node(bed)
     network.restore(bed)
-    record = bed.state / "strays.json"
-    teardown.remove_strays(set(json.loads(record.read_text())) if record.exists() else set())
+    strays = bed.state / "strays.json"
+    teardown.remove_strays(set(json.loads(strays.read_text())) if strays.exists() else set())
     shutil.rmtree(bed.state)
 
 
-def _record(bed: Bed, name: str) -> Path:
+def record(bed: Bed, name: str) -> Path:
+    """Where it is written which process a component is."""
     return bed.run / f"{name}.json"
 
 
-def _last_words(bed: Bed) -> str:
+def last_words(bed: Bed) -> str:
     """The end of every log, for the person who sees only this output (in CI)."""
     texts = [
         f"==> {log.name}\n{attempt(['tail', '-n', '15', log])}"

@@ -26,13 +26,21 @@ NODE_NAME = "sandman-node"
 NODE_LINK = "sandman-node"
 POD_BRIDGE = "sandman-pods"
 
-API_PORT = 6443
-ETCD_PORT = 23790
-ETCD_PEER_PORT = 23800
 REGISTRY = "127.0.0.1:5000"
 PAUSE_IMAGE = "localhost/pause:1"
 NEW_RUNC = Path("new/runc")
 """Below the binaries' directory: the runc of the runtime class `new-runc`, apart, so that it is nobody's by PATH."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Of the control plane, on 127.0.0.1; a second one on the same machine has others."""
+
+    api: int = 6443
+    etcd: int = 23790
+    etcd_peer: int = 23800
+    controller_manager: int = 10257
+    scheduler: int = 10259
 
 
 class BedError(Exception):
@@ -48,13 +56,18 @@ class Bed:
     registry: str = REGISTRY
     node_name: str = NODE_NAME
     node_ip: str = NODE_IP
-    api_url: str = f"https://127.0.0.1:{API_PORT}"
+    ports: Ports = Ports()
 
     @classmethod
     def from_env(cls) -> Bed:
         """The cluster of this machine; `SANDMAN_CLUSTER_DIR` moves its state elsewhere."""
         state = Path(os.environ.get("SANDMAN_CLUSTER_DIR", "/var/lib/sandman-cluster"))
         return cls(state=state, cache=Path.home() / ".cache" / "sandman")
+
+    @property
+    def api_url(self) -> str:
+        """The API server."""
+        return f"https://127.0.0.1:{self.ports.api}"
 
     @property
     def bin(self) -> Path:
