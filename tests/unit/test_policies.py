@@ -65,7 +65,7 @@ def test_policies_are_bound_and_fail_closed(one: Manifest) -> None:
 def test_who_looks_at_a_status_lets_kubelets_through() -> None:
     conditions = get("ValidatingAdmissionPolicy", "sandman-guard-subresources")["spec"]
     expected = "!('system:nodes' in request.userInfo.?groups.orValue([]))"
-    assert [one["expression"] for one in conditions["matchConditions"]][0] == expected
+    assert conditions["matchConditions"][0]["expression"] == expected
 
 
 def test_leased_pods_are_kept() -> None:
