@@ -37,6 +37,7 @@ EXECS = 1000
 async def burst(target: model.Target, count: int, callers: int) -> dict[str, Any]:
     """So many claims in one moment, and the bare patch as control."""
     bed = model.bed()
+    await _refilled(target, count)
     bare = await floor.claims(bed.state / "sandman-gateway.kubeconfig", count)
     await _refilled(target, count)
     meter = watcher.Meter(bed, watcher.pids(bed))

@@ -144,9 +144,7 @@ def start(bed: Bed, *names: str) -> None:
     environment = dict(os.environ) | {"PATH": path}
     for name in names:
         component = components.component(bed, name)
-        processes.start(
-            record(bed, name), bed.logs / f"{name}.log", component.command, environment
-        )
+        processes.start(record(bed, name), bed.logs / f"{name}.log", component.command, environment)
 
 
 def wait(bed: Bed, *names: str) -> None:
