@@ -253,7 +253,7 @@ def _kill_gateway(bed: Bed) -> None:
 async def _refilled(target: model.Target, count: int) -> None:
     with trio.fail_after(120):
         while (
-            min([await trio.to_thread.run_sync(free, target, url) for url in target.base_urls])
+            min([await trio.to_thread.run_sync(free, target, url) for url in target.metrics])
             < count
         ):
             await trio.sleep(0.2)
