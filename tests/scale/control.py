@@ -112,6 +112,7 @@ def start_gateway(bed: Bed, number: int) -> None:
         "SANDMAN_GATEWAY_POD_IP": "127.0.0.1",
         "SANDMAN_GATEWAY_BIND": "127.0.0.1",
         "SANDMAN_GATEWAY_PORT": port,
+        "SANDMAN_GATEWAY_METRICS_PORT": str(model.METRICS_PORT + number),
         "SANDMAN_GATEWAY_DAEMON_PORT": str(model.DAEMON_PORT),
     }
     _launch(bed, f"gateway-{number}", [sys.executable, "-m", "gateway"], environment)
@@ -262,6 +263,10 @@ def _target(bed: Bed, plan: Plan, keys: dict[str, str]) -> model.Target:
         base_urls=[
             f"https://127.0.0.1:{model.GATEWAY_PORT + number}" for number in range(plan.gateways)
         ],
+        metrics=[
+            f"https://127.0.0.1:{model.METRICS_PORT + number}/metrics"
+            for number in range(plan.gateways)
+        ],
         ca=str(tenants.write_ca(bed)),
         tenants={name: {"key": key, "weight": model.WEIGHTS[name]} for name, key in keys.items()},
         pool=manifests.POOL,
@@ -279,7 +284,7 @@ def _target(bed: Bed, plan: Plan, keys: dict[str, str]) -> model.Target:
 
 
 def _all_free(target: model.Target) -> bool:
-    return all(tenants.free(target, url) >= target.pods for url in target.base_urls)
+    return all(tenants.free(target, url) >= target.pods for url in target.metrics)
 
 
 def _raise_limits() -> None:

@@ -37,6 +37,7 @@ EXECS = 1000
 async def burst(target: model.Target, count: int, callers: int) -> dict[str, Any]:
     """So many claims in one moment, and the bare patch as control."""
     bed = model.bed()
+    await _refilled(target, count)
     bare = await floor.claims(bed.state / "sandman-gateway.kubeconfig", count)
     await _refilled(target, count)
     meter = watcher.Meter(bed, watcher.pids(bed))
@@ -252,7 +253,7 @@ def _kill_gateway(bed: Bed) -> None:
 async def _refilled(target: model.Target, count: int) -> None:
     with trio.fail_after(120):
         while (
-            min([await trio.to_thread.run_sync(free, target, url) for url in target.base_urls])
+            min([await trio.to_thread.run_sync(free, target, url) for url in target.metrics])
             < count
         ):
             await trio.sleep(0.2)

@@ -16,6 +16,8 @@ PORTS = Ports(api=26443, etcd=23791, etcd_peer=23801, controller_manager=20257, 
 WEBHOOK_PORT = 28250
 GATEWAY_PORT = 28443
 """Of the first gateway; the next ones follow."""
+METRICS_PORT = 28543
+"""Of the first gateway's whole metrics, likewise."""
 DAEMON_PORT = 28763
 """Of every hollow daemon, at its pod's address."""
 GATEWAYS = 2
@@ -33,6 +35,8 @@ class Target:
 
     base_urls: list[str]
     """Of the gateways; any of them takes any call."""
+    metrics: list[str]
+    """Where each gateway tells its metrics, without a key."""
     ca: str
     """File with the authority that signed the gateways' certificates."""
     tenants: dict[str, dict[str, Any]]

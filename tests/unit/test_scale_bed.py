@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from sandman import names
-from tests.scale import manifests, model, nodes
+from tests.scale import manifests, model, nodes, tenants
 from tests.scale.caller import Tally
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def test_the_overlay_is_the_base_without_its_pods():
 
 def test_what_load_is_told_is_read_again(tmp_path):
     target = model.Target(
-        ["https://127.0.0.1:1"], "/ca", {"north": {"key": "k", "weight": 3.0}}, "root", 60,
+        ["https://127.0.0.1:1"], ["https://127.0.0.1:3/metrics"], "/ca", {"north": {"key": "k", "weight": 3.0}}, "root", 60,
         {"etcd": 1}, {"url": "https://127.0.0.1:2"}, "/kubeconfig", "/state",
     )  # fmt: skip
     path = tmp_path / "build" / "target.json"
@@ -114,3 +114,11 @@ def test_a_tally_tells_of_latencies_errors_and_doubles():
     assert (told["p50_ms"], told["p99_ms"], told["max_ms"]) == (51.0, 100.0, 100.0)
     assert (told["per_s"], told["doubles"]) == (50.0, 1)
     assert Tally().told()["p99_ms"] == 0.0
+
+
+def test_how_many_are_free_is_read_from_a_gateways_metrics():
+    page = (
+        '# HELP x\nsandman_pool_vetted{pool="root"} 300.0\nsandman_pool_vetted{pool="other"} 1.0\n'
+    )
+    assert tenants._value(page, 'sandman_pool_vetted{pool="root"}') == 300
+    assert tenants._value("", "sandman_pool_vetted") == 0
