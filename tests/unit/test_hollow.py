@@ -70,7 +70,7 @@ async def way():
         with trio.move_on_after(1, shield=True):
             await made.aclose()
         server.stop()
-        await trio.to_thread.run_sync(thread.join)
+        thread.join()
 
 
 async def call(way, instance, path, content=None, *, method="POST", headers=()):
