@@ -35,6 +35,7 @@ lock: setup ## resolve the dependencies anew; hashes, and no word of where they 
 	$(call compile,$(OURS)) --output-file requirements.lock
 	$(call compile,$(OURS)) --group dev --constraint requirements.lock --output-file requirements-dev.lock
 	$(call compile,--group fuzz) --output-file requirements-fuzz.lock
+	$(call compile,--group browser) --output-file requirements-browser.lock
 	$(call compile,$(INSPECT).in) --output-file $(INSPECT).lock
 	! grep -nE '://|^ *-(i|f|-index|-extra-index|-find)' requirements*.lock $(INSPECT).lock
 
@@ -50,6 +51,10 @@ PROGRAMS := gateway webhook daemon sandman scripts benchmarks
 ASYNC := ASYNC101,ASYNC102,ASYNC103,ASYNC119
 
 $(VENV)/.fuzz: requirements-fuzz.lock $(VENV)/.locked
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement $<
+	touch $@
+
+$(VENV)/.browser: requirements-browser.lock $(VENV)/.locked
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement $<
 	touch $@
 
@@ -99,11 +104,19 @@ test-burst: setup ## a burst of 200 sandboxes for two tenants, and kills in the 
 test-conformance: setup ## the daemon in images of all kinds under runc, no cluster (root, Debian)
 	$(PY) $(PYTEST)=build/junit/test-conformance.xml tests/conformance tests/runc
 
+.PHONY: page
+page: setup ## what the gateway's page has of others (xterm, by npm): for its terminal in local mode; images have it anyway
+	$(PY) -m scripts.page
+
+.PHONY: test-browser
+test-browser: page $(VENV)/.browser ## the page in a real Chromium (Debian's package `chromium`)
+	$(PY) $(PYTEST)=build/junit/test-browser.xml tests/browser
+
 .PHONY: test-all
-test-all: setup ## all of them in one session, with the coverage gate: what CI runs
+test-all: setup page $(VENV)/.browser ## all of them in one session, with the coverage gate: what CI runs
 	$(VENV)/bin/coverage erase
 	$(VENV)/bin/coverage run $(PYTEST)=build/junit/test-all.xml $(PARALLEL) \
-		tests/unit tests/flow tests/conformance tests/runc tests/cluster tests/scale
+		tests/unit tests/flow tests/browser tests/conformance tests/runc tests/cluster tests/scale
 	$(VENV)/bin/coverage combine --quiet
 	$(VENV)/bin/coverage report
 

@@ -19,12 +19,15 @@ from gateway.routes.context import Json
 from gateway.routes.forward import ForwardRoutes
 from gateway.routes.leases import LeaseRoutes
 from gateway.routes.networks import NetworkRoutes
+from gateway.routes.overview import OverviewRoutes
+from gateway.routes.page import PageRoutes
 from gateway.routes.ports import PortRoutes
 from gateway.routes.requests import RequestRoutes
 from gateway.routes.reservations import ReservationRoutes
 from gateway.routes.sandboxes import SandboxRoutes
 from gateway.routes.sockets import SocketRoutes
 from gateway.routes.status import DescriptionRoutes, StatusRoutes
+from gateway.routes.tickets import TicketRoutes
 from gateway.routes.tokens import TokenRoutes
 from sandman import names
 from sandman.errors import (
@@ -58,8 +61,10 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
         not_ready: why the replica should get no new calls; empty when it should.
     """
     edge = _Edge(metrics)
+    tickets = TicketRoutes(context)
+    routes = table(context, metrics, tickets, not_ready)
     application = Starlette(
-        routes=table(context, metrics, not_ready),
+        routes=[*routes, *PageRoutes().routes()],
         exception_handlers={
             SandmanError: edge.known,
             ExceptionGroup: edge.group,
@@ -69,7 +74,7 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
     )
     # A path with a slash too many is another path: a redirect would lose the body, and says nothing.
     application.router.redirect_slashes = False
-    sockets = SocketRoutes(context, edge.refuse)
+    sockets = SocketRoutes(context, tickets, edge.refuse)
     metrics.watch_sockets(lambda: sockets.tunnels.open)
     metrics.watch_pool(context.pool)
     metrics.watch_networks(context.pool.networks.enforced)
@@ -79,8 +84,10 @@ def build(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
     return ByPort(whole, {port: status}) if port else whole
 
 
-def table(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]) -> list[Route]:
-    """Every call that there is, WebSockets apart. `openapi` describes the same."""
+def table(
+    context: Context, metrics: Metrics, tickets: TicketRoutes, not_ready: Callable[[], list[str]]
+) -> list[Route]:
+    """Every call that there is, WebSockets and the page's files apart. `openapi` describes the same."""
     sandboxes = SandboxRoutes(context, metrics)
     return [
         *sandboxes.routes(),
@@ -91,6 +98,8 @@ def table(context: Context, metrics: Metrics, not_ready: Callable[[], list[str]]
         *LeaseRoutes(context).routes(),
         *NetworkRoutes(context).routes(),
         *TokenRoutes(context).routes(),
+        *tickets.routes(),
+        *OverviewRoutes(context, metrics).routes(),
         *DescriptionRoutes(document.text()).routes(),
         *StatusRoutes(metrics.render, not_ready).routes(),
     ]

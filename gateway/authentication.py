@@ -30,7 +30,7 @@ from sandman.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from gateway.auth import Credentials
     from gateway.callers import Callers, Issuer
@@ -109,14 +109,33 @@ class Authentication:
             ThrottledError: too many of either from there.
             SandmanError: whoever could tell does not answer.
         """
-        source, kind = source_of(address), "none"
-        try:
+        source = source_of(address)
+
+        async def find() -> Principal:
             token = tokens.bearer(header)
-            kind = kind_of(token)
-            found = await self._identify(token, kind, source)
+            return await self._identify(token, kind_of(token), source)
+
+        return await self.counted(_kind_in(header), address, find)
+
+    async def counted(
+        self, kind: str, address: str | None, find: Callable[[], Awaitable[Principal]]
+    ) -> Principal:
+        """Who calls, found in this way. Failures count against the address, as those of any token.
+
+        Args:
+            kind: of what he showed.
+            address: where from.
+            find: finds him.
+
+        Raises:
+            ThrottledError: too many failures from there.
+            SandmanError: as `find`.
+        """
+        try:
+            found = await find()
         except REFUSED as error:
             self.counts[kind, error.reason] += 1
-            if wait := self._failures.count(source, trio.current_time()):
+            if wait := self._failures.count(source_of(address), trio.current_time()):
                 raise throttled(wait) from error
             raise
         except SandmanError as error:
@@ -195,6 +214,13 @@ def kind_of(token: str) -> str:
     if token.startswith(f"{tokens.SANDBOX_PREFIX}_"):
         return "sandbox"
     return "jwt" if jose.looks_like(token) else "key"
+
+
+def _kind_in(header: str | None) -> str:
+    try:
+        return kind_of(tokens.bearer(header))
+    except UnauthenticatedError:
+        return "none"
 
 
 def throttled(wait: int) -> ThrottledError:

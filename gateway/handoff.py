@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import httpx
 import trio
@@ -41,6 +41,8 @@ all at once each would be late, would be told so, and would come again."""
 TURN_S = 5.0
 """Seconds that a call waits for its turn: longer than a busy allocator takes for hundreds of handshakes; where it is
 lost, its caller hears so while the next one is elected."""
+ASK_S = 5.0
+"""Seconds for an answer to `ask`: a look into its memory, and somebody waits for it."""
 SENDING = "http11.send_request_headers.started"
 """What httpcore tells when a call has its connection."""
 
@@ -103,11 +105,34 @@ class Handoff:
         """
         if names.HEADER_HOP.lower() in request.headers:
             raise _nobody("no replica is the allocator just now")
+        call = _Call(request.method, _target(request), self._headers(request), request.stream())
         async with self._turn() as connected:
-            answer = await self._send(request, connected)
+            answer = await self._send(call, connected)
         if answer.status_code == 201:
             made(answer.headers.get("location", ""))
         return Answer(answer)
+
+    async def ask(self, path: str, token: str) -> int:
+        """Ask the allocator for something of our own, by POST; the status of its answer.
+
+        Args:
+            path: of the call.
+            token: what it is asked with, as a bearer token.
+
+        Raises:
+            UnreachableError: as `forward`.
+        """
+        headers = [
+            (b"authorization", b"Bearer " + token.encode("ascii")),
+            (b"content-length", b"0"),
+            *self._own_headers(),
+        ]
+        with trio.move_on_after(ASK_S):
+            async with self._turn() as connected:
+                answer = await self._send(_Call("POST", path.encode(), headers, None), connected)
+            await answer.aclose()
+            return answer.status_code
+        raise _nobody("the allocator did not answer in time")
 
     @contextlib.asynccontextmanager
     async def _turn(self) -> AsyncIterator[Callable[[], None]]:
@@ -120,7 +145,7 @@ class Handoff:
             stack.callback(self._connecting.release)
             yield stack.close
 
-    async def _send(self, request: Request, connected: Callable[[], None]) -> httpx.Response:
+    async def _send(self, call: _Call, connected: Callable[[], None]) -> httpx.Response:
         address = self._leadership.address
         if address is None:
             raise _nobody("no replica is the allocator just now")
@@ -131,18 +156,18 @@ class Handoff:
 
         client = self._connect()
         try:
-            call = client.build_request(
-                request.method,
+            request = client.build_request(
+                call.method,
                 f"https://{address}",
-                headers=self._headers(request),
-                content=request.stream(),
+                headers=call.headers,
+                content=call.content,
                 extensions={
                     "sni_hostname": self._server_name,
                     "trace": trace,
-                    "target": _target(request),
+                    "target": call.target,
                 },
             )
-            return await client.send(call, stream=True)
+            return await client.send(request, stream=True)
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise _nobody(f"the allocator at {address} was lost: {error!r}") from error
 
@@ -164,8 +189,19 @@ class Handoff:
     def _headers(self, request: Request) -> list[tuple[bytes, bytes]]:
         # As bytes: a key need not be ASCII.
         passed = [item for item in request.scope["headers"] if item[0] in FORWARDED_HEADERS]
-        own = [(b"host", self._server_name.encode()), (names.HEADER_HOP.encode(), b"1")]
-        return [*passed, *own]
+        return [*passed, *self._own_headers()]
+
+    def _own_headers(self) -> list[tuple[bytes, bytes]]:
+        return [(b"host", self._server_name.encode()), (names.HEADER_HOP.encode(), b"1")]
+
+
+class _Call(NamedTuple):
+    """What is sent to the allocator; path and query as they came."""
+
+    method: str
+    target: bytes
+    headers: list[tuple[bytes, bytes]]
+    content: AsyncIterator[bytes] | None
 
 
 def _target(request: Request) -> bytes:

@@ -11,6 +11,7 @@ import prometheus_client as prometheus
 
 from gateway import gauges, outcomes
 from gateway.firsts import FirstCommands
+from gateway.recent import Recent
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -63,6 +64,7 @@ class Metrics:
         )
         self._by_pool(gauges.State(roster))
         self.firsts = FirstCommands()
+        self.recent = Recent()
 
     def _histogram(self, name: str, text: str) -> prometheus.Histogram:
         return prometheus.Histogram(name, text, ["tier"], buckets=SECONDS, registry=self._registry)

@@ -9,7 +9,6 @@ it made and what it may, and is signed with a key that all replicas hold, so non
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import json
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 API_KEY_PREFIX = apikeys.PREFIX
 SANDBOX_PREFIX = "sbt"
-_PURPOSE = b"sandman sandbox token v1\0"
 OWN_MAX = 1024
 """Characters of an API key or sandbox token; a longer one is refused before anything is computed over it."""
 BEARER_MAX = 8192
@@ -32,6 +30,16 @@ BEARER_MAX = 8192
 _NO_DIGEST = "0" * 64
 _OLD_CLAIMS = 4
 """What tokens of earlier versions say: no maker, no scope."""
+
+
+class Seal(NamedTuple):
+    """A kind of what is signed here: the text's beginning, and what keeps one kind's signature from being another's."""
+
+    prefix: str
+    purpose: bytes
+
+
+SANDBOX_SEAL = Seal(SANDBOX_PREFIX, b"sandman sandbox token v1\0")
 
 
 class ApiKey(NamedTuple):
@@ -212,8 +220,7 @@ _NOBODYS = ApiKey("", _NO_DIGEST, "")
 def make_sandbox_token(claims: SandboxClaims, keys: Mapping[str, bytes], current: str) -> str:
     """The token for one sandbox, signed with the current key."""
     said = list(claims) if claims.maker or claims.may else list(claims[:_OLD_CLAIMS])
-    body = _encode(json.dumps(said, separators=(",", ":")).encode())
-    return f"{SANDBOX_PREFIX}_{current}_{body}.{_mac(keys[current], current, body)}"
+    return seal(SANDBOX_SEAL, said, keys, current)
 
 
 def check_sandbox_token(token: str, keys: Mapping[str, bytes], now: float) -> SandboxClaims:
@@ -223,22 +230,38 @@ def check_sandbox_token(token: str, keys: Mapping[str, bytes], now: float) -> Sa
         UnauthenticatedError: forged, expired, signed with a key that is gone, or malformed.
     """
     try:
-        claims = _read_claims(token, keys)
-    except (ValueError, KeyError, TypeError, binascii.Error):
+        claims = SandboxClaims(*unseal(SANDBOX_SEAL, token, keys))
+        claims = claims._replace(may=tuple(claims.may))
+    except (ValueError, TypeError):
         raise UnauthenticatedError("the sandbox token is not valid") from None
     if now >= claims.expires_at:
         raise UnauthenticatedError("the sandbox token has expired", sandbox=claims.sandbox)
     return claims
 
 
-def _read_claims(token: str, keys: Mapping[str, bytes]) -> SandboxClaims:
-    # A key id holds no underscore: the text between the first two is all of it.
-    _, key_id, rest = token.split("_", 2)
-    body, _, mac = rest.rpartition(".")
-    if not hmac.compare_digest(mac.encode(), _mac(keys[key_id], key_id, body).encode()):
-        raise ValueError(key_id)
-    claims = SandboxClaims(*json.loads(_decode(body)))
-    return claims._replace(may=tuple(claims.may))
+def seal(kind: Seal, said: Sequence[object], keys: Mapping[str, bytes], current: str) -> str:
+    """A text that says this, signed with the current key."""
+    body = _encode(json.dumps(said, separators=(",", ":")).encode())
+    return f"{kind.prefix}_{current}_{body}.{_mac(kind, keys[current], current, body)}"
+
+
+def unseal(kind: Seal, text: str, keys: Mapping[str, bytes]) -> list[Any]:
+    """What such a text says.
+
+    Raises:
+        ValueError: it is none, or no key that is there has signed it.
+    """
+    try:
+        # A key id holds no underscore: the text between the first two is all of it.
+        prefix, key_id, rest = text.split("_", 2)
+        body, _, mac = rest.rpartition(".")
+        is_ours = hmac.compare_digest(mac.encode(), _mac(kind, keys[key_id], key_id, body).encode())
+        said: object = json.loads(_decode(body)) if is_ours and prefix == kind.prefix else None
+    except (ValueError, KeyError):
+        said = None
+    if isinstance(said, list):
+        return said
+    raise ValueError("it is not signed by one of our keys")
 
 
 def bearer(header: str | None) -> str:
@@ -254,8 +277,8 @@ def bearer(header: str | None) -> str:
     return token
 
 
-def _mac(key: bytes, key_id: str, body: str) -> str:
-    message = _PURPOSE + key_id.encode() + b"\0" + body.encode()
+def _mac(kind: Seal, key: bytes, key_id: str, body: str) -> str:
+    message = kind.purpose + key_id.encode() + b"\0" + body.encode()
     return _encode(hmac.digest(key, message, hashlib.sha256))
 
 

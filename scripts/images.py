@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from daemon.runtime import image as daemon_image
 from daemon.runtime import interpreter, shell
-from scripts import sbom
+from scripts import page, sbom
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -59,6 +59,8 @@ SERVICES = (
     Image("gateway", "gateway", ("gateway", "sandman")),
     Image("webhook", "webhook", ("webhook", "sandman")),
 )
+PAGES = "gateway"
+"""The image that has the page."""
 PLACEHOLDER = Image("placeholder", "manifests/placeholder")
 # It has a build of its own, for it holds a Python of its own.
 DAEMON = Image("daemon", "daemon", ("daemon", "sandman"))
@@ -85,8 +87,13 @@ def publish(target: Target, images: Iterable[Image] = IMAGES) -> dict[str, str]:
     Raises:
         BuildError: a program failed; its last words are in the text.
     """
-    references = {}
-    for image in images:
+    wanted, references = list(images), {}
+    if any(image.name == PAGES for image in wanted):
+        try:
+            page.fetch()
+        except page.PageError as error:
+            raise BuildError(str(error)) from None
+    for image in wanted:
         reference = target.reference(image, tag_of(image, target))
         if not _is_published(reference):
             _say(f"building {reference}")
@@ -154,7 +161,9 @@ def _describe(image: Image, dependencies: str, target: Target) -> str:
     container = _run([*BUILDAH, "from", "--pull-never", dependencies]).strip()
     try:
         root = Path(_run([*BUILDAH, "mount", container]).strip())
-        return sbom.of_service(image.name, root, _pinned(target.base), daemon_image.epoch())
+        packages = page.PACKAGES if image.name == PAGES else ()
+        base, epoch = _pinned(target.base), daemon_image.epoch()
+        return sbom.of_service(image.name, root, base, epoch, packages)
     finally:
         _run([*BUILDAH, "rm", container])
 

@@ -7,6 +7,7 @@ it, and no registry need know more than images. Of the same inputs it is the sam
 from __future__ import annotations
 
 import argparse
+import base64
 import email
 import json
 import subprocess
@@ -44,6 +45,8 @@ from scripts.rootfs import STATUS, WHEELS_LIST
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from scripts.page import Package
+
 NAME = "sbom.cdx.json"
 SERVICES_PLACE = f"srv/{NAME}"
 DAEMON_PLACE = f"licenses/{NAME}"
@@ -52,8 +55,11 @@ DAEMON_PLACE = f"licenses/{NAME}"
 _NAMESPACE = uuid.UUID("6f0d4b0e-5a0a-4e0c-9a53-6d2f7c1b8e11")
 
 
-def of_service(name: str, root: Path, base: str, epoch: int) -> str:
-    """The document of an image upon the dependencies that are unpacked at `root`; `base` names what they were made from."""
+def of_service(
+    name: str, root: Path, base: str, epoch: int, packages: Iterable[Package] = ()
+) -> str:
+    """The document of an image upon the dependencies that are unpacked at `root`; `base` names what they were made from,
+    `packages` are npm's that it holds."""
     release = _key_values((root / "etc" / "os-release").read_text())
     debian = [_debian_binary(path, release) for path in sorted((root / STATUS).iterdir())]
     (venv,) = (root / "opt").iterdir()
@@ -63,7 +69,8 @@ def of_service(name: str, root: Path, base: str, epoch: int) -> str:
         purl = PackageURL("generic", None, "python", version)
         debian.append(Component(name="python", version=version, bom_ref="python", purl=purl))
     settings = {"base": base, "interpreter": str((venv / "bin" / "python").readlink())}
-    return _document(name, [*debian, *wheels], settings, epoch)
+    parts = [*debian, *wheels, *(_npm(package) for package in packages)]
+    return _document(name, parts, settings, epoch)
 
 
 def of_daemon(manifest: Mapping[str, Any], epoch: int) -> str:
@@ -109,6 +116,21 @@ def _wheel(sha256: str, file: str) -> Component:
         purl=PackageURL("pypi", None, name, version),
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=sha256)],
         properties=[Property(name="sandman:file", value=file)],
+    )
+
+
+def _npm(package: Package) -> Component:
+    digest = base64.b64decode(package.integrity.removeprefix("sha512-")).hex()
+    namespace, _, name = package.name.rpartition("/")
+    return Component(
+        name=package.name,
+        version=package.version,
+        bom_ref=f"npm:{package.name}",
+        purl=PackageURL("npm", namespace or None, name, package.version),
+        hashes=[HashType(alg=HashAlgorithm.SHA_512, content=digest)],
+        properties=[
+            Property(name="sandman:file", value=file) for file in sorted(package.files.values())
+        ],
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 import zipfile
 from pathlib import Path
@@ -20,10 +22,14 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def sources(root: Path) -> list[Path]:
-    """What the archive holds: the gateway, and the daemon without the build of its runtime."""
-    gateway = (root / "gateway").rglob("*.py")
+    """What the archive holds: the gateway with its page, and the daemon without the build of its runtime."""
+    gateway = [*(root / "gateway").rglob("*.py"), *_page(root)]
     daemon = (root / "daemon").rglob("*.py")
     return sorted([*gateway, *(file for file in daemon if "runtime" not in file.parts)])
+
+
+def _page(root: Path) -> list[Path]:
+    return [path for path in (root / "gateway" / "page").rglob("*") if path.is_file()]
 
 
 def write(root: Path, target: Path) -> None:
@@ -41,6 +47,11 @@ class Hook(BuildHookInterface[Any]):
         """Before a wheel is built; one that is editable has the checkout."""
         if version == "editable":
             return
+        # A program of its own: only the one file of this hook is known to whoever builds.
+        fetching = [sys.executable, str(Path(self.root) / "scripts" / "page.py")]
+        if subprocess.run(fetching, check=False).returncode != 0:  # noqa: S603 - words of this file
+            # Whoever only wants the client needs no npm. The page itself says what it lacks.
+            self.app.display_warning("the page of local mode will have no terminal")
         target = Path(tempfile.mkdtemp(prefix="sandman-wheel-")) / "_local.pyz"
         write(Path(self.root), target)
         build_data["force_include"][str(target)] = "sandman/_local.pyz"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gateway import scopes
 from gateway.routes import parse
-from sandman import wire
+from sandman import names, wire
 from sandman.errors import BadRequestError
 
 if TYPE_CHECKING:
@@ -48,3 +48,17 @@ def token_request(body: Mapping[str, object]) -> tuple[tuple[str, ...], float]:
     except ValueError as error:
         raise BadRequestError(f"may must be {error}", field="may") from None
     return may, ttl_s or TOKEN_TTL_S
+
+
+def ticket_request(body: Mapping[str, object]) -> str:
+    """The body of `POST /v1/sandboxes/{id}/tickets`: the id of the command whose terminal it is for.
+
+    Raises:
+        BadRequestError: names the field at fault.
+    """
+    reader = wire.Fields(body)
+    exec_id = reader.text("exec_id")
+    reader.finish()
+    if exec_id is None or not names.is_exec_id(exec_id):
+        raise reader.fail("exec_id", "the id of a command with a terminal")
+    return exec_id

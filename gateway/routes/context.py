@@ -89,16 +89,18 @@ class Context:
             UnreachableError: this replica is only starting and cannot tell, or nobody else can.
             SandmanError: as `Authentication.principal`.
         """
-        missing = self.missing()
-        if missing:
+        self.check_ready()
+        header = connection.headers.get("authorization")
+        principal = await self.authentication.principal(header, address_of(connection))
+        self.calls.begin(connection.scope, principal)
+        return principal
+
+    def check_ready(self) -> None:
+        """Raises UnreachableError: this replica is only starting, and cannot tell who calls."""
+        if missing := self.missing():
             raise UnreachableError(
                 f"this gateway is starting: it waits for {', '.join(missing)}", retry_after=1.0
             )
-        address = connection.client.host if connection.client is not None else None
-        header = connection.headers.get("authorization")
-        principal = await self.authentication.principal(header, address)
-        self.calls.begin(connection.scope, principal)
-        return principal
 
     async def find(self, principal: Principal, sandbox: str, need: str) -> Instance:
         """The living or ended sandbox with this id, if it is the principal's.
@@ -161,6 +163,11 @@ class Context:
         tenant, ending = registry.ending(sandbox) or (None, None)
         if ending is not None and policy.owns(principal, tenant):
             raise ending.error(sandbox)
+
+
+def address_of(connection: HTTPConnection) -> str | None:
+    """Where a call comes from."""
+    return connection.client.host if connection.client is not None else None
 
 
 def _own(principal: Principal, instance: Instance | None) -> Instance | None:

@@ -75,6 +75,7 @@ class SandboxRoutes:
         """A sandbox that was just made, as its caller sees it; `maker` is the id of his key or rule."""
         self._context.proxy.learn(made.instance.uid, made.boot_id)
         self._metrics.allocated(made)
+        self._metrics.recent.note(made, self._context.wall())
         total_ms = made.timings.queued_ms + made.timings.claim_ms + made.timings.ready_ms
         self._metrics.firsts.made(made.instance.id, trio.current_time() - total_ms / 1e3)
         # The token is good for the longest life; shown is when it ends unless it is renewed.

@@ -24,14 +24,17 @@ if TYPE_CHECKING:
 
     from starlette.types import Message, Receive, Scope, Send
 
+    from gateway.model import Principal
     from gateway.ports import Port
     from gateway.routes.context import Context
+    from gateway.routes.tickets import TicketRoutes
 
 SOCKETS = ("processes/{exec_id}/terminal", "ports/{port}/{path:path}")
 """Paths at the daemon that are WebSockets there. Nothing in the first may be percent-encoded."""
 
 _PORT = re.compile(r"/v1/sandboxes/[^/]+/ports/.*", re.DOTALL)
 _TERMINAL = re.compile(r"/v1/sandboxes/([A-Za-z0-9._-]+)/processes/([^/]+)/terminal")
+_TICKET = b"ticket="
 _DROPPED = {b"content-length", b"transfer-encoding", b"connection"}
 
 
@@ -40,11 +43,18 @@ class SocketRoutes:
 
     Args:
         context: the parts.
+        tickets: takes those of pages, which cannot set a header.
         refuse: an error as a response.
     """
 
-    def __init__(self, context: Context, refuse: Callable[[Scope, Exception], Response]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        tickets: TicketRoutes,
+        refuse: Callable[[Scope, Exception], Response],
+    ) -> None:
         self._context = context
+        self._tickets = tickets
         self._refuse = refuse
         proxy = context.proxy
         self.tunnels = Tunnels(proxy, proxy.registry, proxy.upstream)
@@ -71,9 +81,16 @@ class SocketRoutes:
             await response(scope, receive, send)
 
     async def _carry(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = HTTPConnection(scope)
-        principal = await self._context.principal(connection)
         port = self._port(scope)
+        if port is None and b"authorization" not in dict(scope["headers"]):
+            scope, ticket = _without_ticket(scope)
+        else:
+            ticket = None
+        connection = HTTPConnection(scope)
+        if ticket is None:
+            principal = await self._context.principal(connection)
+        else:
+            principal = await self._admit(connection, ticket)
         sandbox, tail = _terminal(scope) if port is None else (port[0], port[1].tail)
         need = scopes.EXEC if port is None else scopes.of_port(port[1].number)
         target = await forward.target(self._context, principal, sandbox, need, connection)
@@ -81,10 +98,25 @@ class SocketRoutes:
         route = Route(target, path, None if port is None else port[1])
         await self.tunnels.run(route, scope, receive, send)
 
+    async def _admit(self, connection: HTTPConnection, ticket: str) -> Principal:
+        sandbox, tail = _terminal(connection.scope)
+        return await self._tickets.admit(connection, ticket, sandbox, tail.split("/")[1])
+
     @staticmethod
     def _port(scope: Scope) -> tuple[str, Port] | None:
         is_port = _PORT.fullmatch(scope["raw_path"].decode("latin-1"))
         return ports.parse(scope["raw_path"]) if is_port else None
+
+
+def _without_ticket(scope: Scope) -> tuple[Scope, str | None]:
+    """The handshake without the ticket in its query, which is not the daemon's business, and the ticket."""
+    parts = scope["query_string"].split(b"&")
+    rest = [part for part in parts if not part.startswith(_TICKET)]
+    if len(rest) != len(parts) - 1:
+        return scope, None  # none; or several, of which nobody can say which is meant
+    [ticket] = set(parts) - set(rest)
+    text = ticket.removeprefix(_TICKET).decode("latin-1")
+    return {**scope, "query_string": b"&".join(rest)}, text
 
 
 def _terminal(scope: Scope) -> tuple[str, str]:
