@@ -28,6 +28,7 @@ function choose(kind) {
   for (const one of ["living", "ended"]) $(one).setAttribute("aria-pressed", String(one === kind));
   rows = new Map();
   $("boxes").tBodies[0].replaceChildren();
+  $("boxes").className = kind;
   const titles = kind === "living" ? LIVING : ENDED;
   const cell = (title) => (title ? h("th", { scope: "col" }, title) : h("td"));
   $("boxes").tHead.replaceChildren(h("tr", {}, ...titles.map(cell)));
@@ -98,15 +99,18 @@ function fill(line, one) {
     say(line.cells[4], one.ended.at ? `${span((Date.now() - Date.parse(one.ended.at)) / 1000)} ago` : "–");
     return;
   }
-  const reason = one.ended?.reason;
-  mark(line.cells[0], one.state, reason ? `${one.state}: ${reason}` : one.state);
+  // From then on calls are refused; its pod goes a little later.
+  const isOver = Date.parse(one.expires_at) < Date.now();
+  const reason = one.ended?.reason ?? (isOver ? "expired" : null);
+  mark(line.cells[0], isOver ? "ending" : one.state, reason ? `${isOver ? "ending" : one.state}: ${reason}` : one.state);
   say(line.cells[2], one.image ?? "–");
+  line.cells[2].title = one.image ?? "";
   say(line.cells[3], [one.pool, one.tier].filter(Boolean).join(", ") || "–");
   tags(line.cells[4], one);
   say(line.cells[5], one.node ?? "–");
   say(line.cells[6], one.created_at ? span((Date.now() - Date.parse(one.created_at)) / 1000) : "–");
   say(line.cells[7], one.expires_at ? span((Date.parse(one.expires_at) - Date.now()) / 1000) : "–");
-  line.cells[8].firstChild.disabled = one.state !== "ready";
+  line.cells[8].firstChild.disabled = isOver || one.state !== "ready";
 }
 
 function mark(cell, kind, words) {

@@ -3,6 +3,8 @@
 import { $, duration, h, say, show, svg } from "./dom.js";
 
 const WINDOW_MS = 15 * 60_000;
+/** Minutes that the chart may show: as few as hold all points. */
+const SPANS = [1, 3, 6, 15];
 const KEPT_MAX = 2000;
 const TIERS = ["warm", "swap", "cold"];
 const BOX = { width: 640, height: 236, left: 52, right: 12, top: 10, bottom: 26 };
@@ -60,7 +62,8 @@ function picture(all) {
   const least = Math.min(10, ...all.map((one) => Math.max(one.total_ms, 0.1)));
   const [low, high] = [Math.floor(Math.log10(least)), Math.ceil(Math.log10(most))];
   const now = Date.now() + clockAhead;
-  const x = (time) => BOX.left + (1 - (now - time) / WINDOW_MS) * (BOX.width - BOX.left - BOX.right);
+  const minutes = SPANS.find((most) => now - all[0].time < most * 60_000) ?? SPANS.at(-1);
+  const x = (time) => BOX.left + (1 - (now - time) / (minutes * 60_000)) * (BOX.width - BOX.left - BOX.right);
   const y = (ms) => BOX.top + (1 - (Math.log10(Math.max(ms, 0.1)) - low) / (high - low)) * (BOX.height - BOX.top - BOX.bottom);
   const spoken = `${all.length} allocations in the last 15 minutes; the median took ${duration(median().p50)}, 95 of 100 at most ${duration(median().p95)}.`;
   const chart = svg("svg", { viewBox: `0 0 ${BOX.width} ${BOX.height}`, role: "img", "aria-label": spoken });
@@ -71,10 +74,11 @@ function picture(all) {
       svg("text", { class: "axis", x: BOX.left - 8, y: at + 4, "text-anchor": "end" }, round(10 ** power)),
     );
   }
-  for (const minutes of [15, 10, 5, 0]) {
-    const at = x(now - minutes * 60_000);
-    const anchor = minutes === 0 ? "end" : minutes === 15 ? "start" : "middle";
-    chart.append(svg("text", { class: "axis", x: at, y: BOX.height - 6, "text-anchor": anchor }, minutes ? `${minutes} min ago` : "now"));
+  for (const part of [3, 2, 1, 0]) {
+    const ago = (minutes * 60 * part) / 3;
+    const anchor = part === 0 ? "end" : part === 3 ? "start" : "middle";
+    const words = ago === 0 ? "now" : ago < 60 ? `${ago} s ago` : `${ago / 60} min ago`;
+    chart.append(svg("text", { class: "axis", x: x(now - ago * 1000), y: BOX.height - 6, "text-anchor": anchor }, words));
   }
   for (const one of all) {
     const point = mark(one.tier, x(one.time), y(one.total_ms));

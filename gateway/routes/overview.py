@@ -51,14 +51,14 @@ class OverviewRoutes:
         context, share = self._context, principal.share
         waits = [s for tenant, s in context.pool.waiting() if tenant == principal.tenant]
         both = (context.roster.registry, context.attacher.attached.registry)
-        held = sum(len(registry.of_tenant(principal.tenant)) for registry in both)
+        held = [one for registry in both for one in registry.of_tenant(principal.tenant)]
         limits = {name: getattr(share, name) for name in ("concurrent", "rate", "cpu", "memory")}
         return {
             "name": principal.tenant,
             "key": principal.key_id,
             "weight": share.weight,
             "limits": limits,
-            "sandboxes": held,
+            "sandboxes": sum(one.ending is None for one in held),
             "waiting": len(waits),
             "oldest_s": round(max(waits), 1) if waits else None,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import ssl
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from playwright.sync_api import Browser, BrowserContext, Page, Playwright
 
 MARKUP = "<img src=x onerror=alert(1)><b>bold</b>"
 """What a caller may write, and what no page may take for markup."""
@@ -48,16 +49,27 @@ def api(gateway: Gateway) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="session")
 def browser(gateway: Gateway, tmp_path_factory) -> Iterator[Browser]:
+    with (
+        sync_playwright() as driver,
+        chromium(driver, gateway, tmp_path_factory.mktemp("browser")) as browser,
+    ):
+        yield browser
+
+
+@contextlib.contextmanager
+def chromium(driver: Playwright, gateway: Gateway, place: Path) -> Iterator[Browser]:
+    """The machine's, in a network where this gateway is all that there is."""
     program = shutil.which("chromium")
     assert program is not None, "apt-get install chromium: the page is tested in a real browser"
     port = urlsplit(gateway.connection.url).port
-    starter = tmp_path_factory.mktemp("browser") / "chromium"
+    starter = place / "chromium"
     starter.write_text(f'#!/bin/sh\nexec {sys.executable} {alone.__file__} {port} {program} "$@"\n')
     starter.chmod(0o755)
-    with sync_playwright() as driver:
-        # Tests run as root, whom Chromium gives no sandbox of its own.
-        browser = driver.chromium.launch(executable_path=starter, args=["--no-sandbox"])
+    # Tests run as root, whom Chromium gives no sandbox of its own.
+    browser = driver.chromium.launch(executable_path=starter, args=["--no-sandbox"])
+    try:
         yield browser
+    finally:
         browser.close()
 
 
