@@ -1,14 +1,15 @@
-"""Starts a browser in a network of its own: `python alone.py PORT PROGRAM ARGUMENTS…`.
+"""Starts a browser in a network of its own: `python alone.py PORT REPLICAS PROGRAM ARGUMENTS…`.
 
 Chromium breaks off all that it loads whenever an interface of the machine comes or goes (ERR_NETWORK_CHANGED), and beside
 these tests a whole cluster comes and goes. In its own network there is a loopback that never changes, and on it one
-port, which leads to the same port of the machine. Nothing else can be reached, so that nothing else is asked.
+port, which leads to the replicas (`host:port`, separated by commas) in turns. Nothing else can be reached, so that nothing else is asked.
 """
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
+import itertools
 import os
 import signal
 import socket
@@ -26,13 +27,13 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 def main() -> None:
     """Becomes the program."""
-    port, program = int(sys.argv[1]), sys.argv[2:]
+    port, replicas, program = int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3:]
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         theirs.close()
         _, [listener], _, _ = socket.recv_fds(ours, 1, 1)
-        relay(socket.socket(fileno=listener), port)
+        relay(socket.socket(fileno=listener), replicas)
     if libc.unshare(CLONE_NEWNET) != 0:
         sys.exit(f"no network of its own: {os.strerror(ctypes.get_errno())}")
     loopback_up()
@@ -48,12 +49,13 @@ def loopback_up() -> None:
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags | IFF_UP))
 
 
-def relay(server: socket.socket, port: int) -> None:
+def relay(server: socket.socket, replicas: list[str]) -> None:
     """Until the browser is gone, and this with it."""
-    while True:
+    for replica in itertools.cycle(replicas):
+        host, _, port = replica.rpartition(":")
         caller, _ = server.accept()
         try:
-            called = socket.create_connection(("127.0.0.1", port))
+            called = socket.create_connection((host, int(port)))
         except OSError:  # the gateway was stopped
             caller.close()
             continue
