@@ -211,6 +211,7 @@ def _tell(
     lines = [
         f"local mode at {connection.url}; clients of this user find it by {path}",
         *(f"  {name}: {how}" for name, how in told.items()),
+        f"a page to look at: {connection.url}/ui/ (its token is in that file)",
         "try: sandman run -- uname -a    (Ctrl-C here ends it, and all its sandboxes)",
     ]
     sys.stderr.write("".join(f"sandman: {line}\n" for line in lines))

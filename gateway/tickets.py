@@ -9,6 +9,7 @@ never good twice.
 from __future__ import annotations
 
 import hmac
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
@@ -26,6 +27,8 @@ OPEN_PER_TENANT_MAX = 64
 """Tickets of one tenant that are not used: as many terminals in half a minute as a sandbox may have at once."""
 OPEN_MAX = 8192
 """Of all tenants together; some 300 bytes each."""
+RETRY_S = 5.0
+"""Seconds until it makes sense to ask again when there are too many."""
 SEAL = tokens.Seal("wst", b"sandman websocket ticket v1\0")
 
 
@@ -110,6 +113,8 @@ class Ledger:
     def __init__(self) -> None:
         self._open: dict[str, tuple[str, float]] = {}
         """Tenant and end by id, in the order of their making, which is that of their ends."""
+        self._of: Counter[str] = Counter()
+        """How many there are of each tenant; none are not in it."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -120,18 +125,22 @@ class Ledger:
         Raises:
             QuotaError: too many wait to be used.
         """
-        self._forget(now)
-        own = [end for whose, end in self._open.values() if whose == tenant]
-        if len(own) >= OPEN_PER_TENANT_MAX or len(self._open) >= OPEN_MAX:
-            first = own[0] if own else next(end for _, end in self._open.values())
-            raise QuotaError("too many tickets wait to be used", retry_after=max(1.0, first - now))
+        while self._open and next(iter(self._open.values()))[1] <= now:
+            self._drop(next(iter(self._open)))
+        if self._of[tenant] >= OPEN_PER_TENANT_MAX or len(self._open) >= OPEN_MAX:
+            raise QuotaError("too many tickets wait to be used", retry_after=RETRY_S)
         self._open[ident] = tenant, now + LIFE_S
+        self._of[tenant] += 1
 
     def take(self, ident: str, now: float) -> bool:
         """Whether this one was made here, is not over, and is used for the first time; it is used now."""
-        self._forget(now)
-        return self._open.pop(ident, None) is not None
+        end = self._drop(ident)
+        return end is not None and now < end
 
-    def _forget(self, now: float) -> None:
-        while self._open and next(iter(self._open.values()))[1] <= now:
-            del self._open[next(iter(self._open))]
+    def _drop(self, ident: str) -> float | None:
+        tenant, end = self._open.pop(ident, ("", None))
+        if end is not None:
+            self._of[tenant] -= 1
+            if not self._of[tenant]:
+                del self._of[tenant]
+        return end

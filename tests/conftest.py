@@ -17,6 +17,7 @@ TOGETHER = {
     "tests/scale/": "cluster",
     "tests/conformance/": "conformance",
     "tests/runc/": "runc",
+    "tests/browser/": "browser",
 }
 """There is one cluster, and the daemons under runc are shared: each of these goes to one worker, in order. The scale
 bed comes after the cluster, in the same: both at work would measure each other."""

@@ -84,4 +84,4 @@ def test_a_browser_sees_the_sandbox_and_types_in_it(sandman, box, tmp_path):
         seen.page.locator("#screen").click()
         seen.page.keyboard.type("echo $((6 * 7))-well\n")
         expect(seen.page.locator(".xterm-rows")).to_contain_text("42-well", timeout=30_000)
-        assert seen.clean()
+        seen.check_clean()
