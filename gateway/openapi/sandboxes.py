@@ -98,6 +98,13 @@ SANDBOXES = (
         body=_json("TokenRequest"), reasons=problems.SANDBOX | problems.BODY | {VersionSkewError},
     ),
     _do(
+        "POST", "/v1/sandboxes/{id}/tickets", "a ticket for a terminal's WebSocket", {201: told(s.ref("Ticket"))},
+        body=_json("TicketRequest"), needs_body=True,
+        reasons=problems.SANDBOX | problems.BODY | _HANDED | {QuotaError},
+    ),
+    _do("POST", "/v1/tickets/use", "between replicas: the ticket that is the token is used", {204: NOTHING},
+        reasons=problems.CALL | _HANDED),
+    _do(
         "PUT", "/v1/sandboxes/{id}/network", "another egress profile", {200: told(s.ref("Applied"))},
         body=_json("NetworkRequest"), needs_body=True,
         reasons=problems.DAEMON | problems.BODY
@@ -143,6 +150,8 @@ RESERVATIONS = (
 
 _PLAIN = {"text/plain": s.text()}
 PLATFORM = (
+    _do("GET", "/v1/overview", "how things stand for the caller's tenant", {200: told(s.ref("Overview"))},
+        tag="platform", reasons=problems.CALL | _HANDED),
     _do("GET", "/v1/pools", "those that the caller may use", {200: _all("pools", "Pool")}, tag="platform"),
     _do(
         "GET", "/v1/networks", "egress profiles that the caller may ask for", tag="platform",

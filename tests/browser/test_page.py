@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Error, expect
 
@@ -16,6 +18,15 @@ window.WebSocket = class extends Original {
   constructor(...given) { super(...given); window.sockets.push(this); }
 };
 """
+
+
+def hasty(route) -> None:
+    """A page that can wait for little of what is not drawn yet."""
+    answer = route.fetch()
+    text = answer.text()
+    assert "UNDRAWN_MAX = 4 * 1024 * 1024;" in text
+    text = text.replace("UNDRAWN_MAX = 4 * 1024 * 1024;", "UNDRAWN_MAX = 16 * 1024;")
+    route.fulfill(response=answer, body=text)
 
 
 def opened(seen, box) -> None:
@@ -53,6 +64,7 @@ def test_log_in_see_a_sandbox_open_its_terminal_and_type(seen, gateway, box):
 
 def test_a_connection_that_breaks_is_made_again_where_it_was(seen, gateway, box):
     seen.page.add_init_script(SOCKETS)
+    seen.page.route("**/terminal.js", hasty)
     seen.page.reload()
     seen.log_in(gateway.tokens["acme"])
     opened(seen, box)
@@ -66,10 +78,11 @@ def test_a_connection_that_breaks_is_made_again_where_it_was(seen, gateway, box)
     assert seen.page.evaluate("window.sockets.length") == 2
     assert [rows.inner_text().count(text) for text in ("one-2", "two-4")] == [1, 1]
     # More than is drawn at once: the command waits, and all of it arrives.
-    before = seen.page.evaluate("window.sockets.length")
-    seen.page.keyboard.type("yes 0123456789abcdef | head -c 24000000; echo three-$((3 + 3))\n")
+    seen.page.keyboard.type("seq 100000 150000; echo three-$((3 + 3))\n")
     expect(rows).to_contain_text("three-6", timeout=60_000)
-    assert seen.page.evaluate("window.sockets.length") > before
+    assert seen.page.evaluate("window.sockets.length") > 2
+    numbers = [int(one) for one in re.findall(r"\b1\d{5}\b", rows.inner_text())]
+    assert numbers == list(range(150_001 - len(numbers), 150_001))
     seen.page.keyboard.type("exit 3\n")
     expect(seen.page.locator("#terminal-state")).to_have_text("ended with exit code 3")
     seen.check_clean()

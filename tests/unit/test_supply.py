@@ -13,7 +13,7 @@ from cyclonedx.model.bom import Bom
 
 from daemon.runtime import image, sources
 from daemon.runtime.shell import BuildError
-from scripts import images, sbom
+from scripts import images, page, sbom
 
 ROOT = Path(__file__).parents[2]
 FIX = "3.13.5-2+deb13u5"
@@ -81,9 +81,14 @@ def test_the_static_interpreter_is_told_with_debians_patches_and_every_file_by_i
 
 
 def test_a_service_is_told_with_its_wheels_and_the_packages_of_its_base(dependencies: Path) -> None:
-    text = sbom.of_service("gateway", dependencies, "registry.example/python@sha256:00", 0)
+    base = "registry.example/python@sha256:00"
+    text = sbom.of_service("gateway", dependencies, base, 0, page.PACKAGES)
     found = components(text)
-    assert set(found) == {"libssl3", "markdown-it-py", "python"}
+    assert set(found) == {"libssl3", "markdown-it-py", "python", "@xterm/xterm", "@xterm/addon-fit"}
+    xterm = found["@xterm/xterm"]
+    assert xterm["purl"] == f"pkg:npm/%40xterm/xterm@{xterm['version']}"
+    [digest] = xterm["hashes"]
+    assert (digest["alg"], len(digest["content"])) == ("SHA-512", 128)
     # Of a base whose Python is no package of Debian's.
     assert found["python"]["purl"] == "pkg:generic/python@3.13.5"
     assert (
