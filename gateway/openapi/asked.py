@@ -114,6 +114,7 @@ TOKEN = s.body({
     ),
     "ttl_s": s.seconds(),
 })  # fmt: skip
+TICKET = s.body({}, {"exec_id": s.text("the command whose terminal it is for")})
 HEARTBEAT = s.body({"ttl_s": s.seconds("the caller means to be silent at most")})
 
 SCHEMAS = {
@@ -122,5 +123,6 @@ SCHEMAS = {
     "ReservationRequest": RESERVATION,
     "NetworkRequest": NETWORK,
     "TokenRequest": TOKEN,
+    "TicketRequest": TICKET,
     "Heartbeat": HEARTBEAT,
 }

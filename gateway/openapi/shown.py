@@ -170,6 +170,44 @@ TOKEN = s.answer({
     "expires_at": s.moment(),
 })  # fmt: skip
 
+TICKET = s.answer({
+    "sandbox": s.text(),
+    "exec_id": s.text(),
+    "ticket": s.text("good once, in the query of the terminal's WebSocket"),
+    "expires_at": s.moment(),
+})  # fmt: skip
+
+OVERVIEW = s.answer({
+    "now": s.moment("by the gateway's clock"),
+    "tenant": s.answer({
+        "name": s.text(),
+        "key": s.text("id of the caller's key or rule"),
+        "weight": s.number(),
+        "limits": s.answer({
+            "concurrent": s.maybe(s.whole("sandboxes")),
+            "rate": s.maybe(s.number("new ones a second")),
+            "cpu": s.maybe(s.number("cores")),
+            "memory": s.maybe(s.whole("bytes")),
+        }),
+        "sandboxes": s.whole("that live"),
+        "waiting": s.whole("requests in the queue"),
+        "oldest_s": s.maybe(s.number("how long the first of them waits")),
+    }),
+    "queue": s.answer(
+        {"waiting": s.whole(), "claiming": s.whole(), "cold": s.whole("new pods in the making")},
+        about="of all tenants together",
+    ),
+    "allocations": s.listed(
+        s.answer({
+            "at": s.moment(),
+            "tier": s.text(),
+            "queued_ms": s.number(),
+            "total_ms": s.number(),
+        }),
+        "the tenant's last, the oldest first",
+    ),
+})  # fmt: skip
+
 SCHEMAS = {
     "Lease": LEASE,
     "Ended": ENDED,
@@ -185,4 +223,6 @@ SCHEMAS = {
     "Network": NETWORK,
     "Applied": APPLIED,
     "Token": TOKEN,
+    "Ticket": TICKET,
+    "Overview": OVERVIEW,
 }

@@ -102,7 +102,8 @@ function fill(line, one) {
   // From then on calls are refused; its pod goes a little later.
   const isOver = Date.parse(one.expires_at) < Date.now();
   const reason = one.ended?.reason ?? (isOver ? "expired" : null);
-  mark(line.cells[0], isOver ? "ending" : one.state, reason ? `${isOver ? "ending" : one.state}: ${reason}` : one.state);
+  const name = isOver ? "ending" : one.state;
+  mark(line.cells[0], reason && !USUAL.includes(reason) ? "bad" : name, reason ? `${name}: ${reason}` : name);
   say(line.cells[2], one.image ?? "–");
   line.cells[2].title = one.image ?? "";
   say(line.cells[3], [one.pool, one.tier].filter(Boolean).join(", ") || "–");

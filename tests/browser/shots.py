@@ -66,7 +66,7 @@ def show(seen: Seen, gateway: Gateway, sandbox: str, to: Path, scheme: str) -> N
     row.get_by_role("button").click()
     expect(page.locator("#terminal-state")).to_have_text("connected")
     page.locator("#screen").click()
-    page.keyboard.type("uname -sr; id; ls --color /\n")
+    page.keyboard.type("id; python3 -c 'print(6 * 7)'; ls --color /usr\n")
     page.wait_for_timeout(1000)
     shoot(page, to, f"page-terminal-{scheme}")
 

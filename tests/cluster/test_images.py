@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import posixpath
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,7 +11,7 @@ import pytest
 
 from daemon.runtime import interpreter
 from sandman import names
-from scripts import images, sbom
+from scripts import images, page, sbom
 from tests.cluster.bed import BedError, kubectl
 
 if TYPE_CHECKING:
@@ -72,9 +73,16 @@ def test_a_services_image_has_no_shell_no_package_manager_and_no_program_but_pyt
     } == installed
     assert "cryptography" in installed
     locked = images.LOCK.read_text()
+    npm = {base64.b64decode(one.integrity.removeprefix("sha512-")) for one in page.PACKAGES}
+    has_page = any(path.endswith("page/vendor/xterm.mjs") for path in files)
+    assert has_page is (name == "gateway")
+    assert sum(purl.startswith("pkg:npm/") for purl in told) == (len(npm) if has_page else 0)
     for part in document["components"]:
         for digest in part.get("hashes", []):
-            assert f"sha256:{digest['content']}" in locked, part["name"]
+            if part["purl"].startswith("pkg:npm/"):
+                assert bytes.fromhex(digest["content"]) in npm, part["name"]
+            else:
+                assert f"sha256:{digest['content']}" in locked, part["name"]
     packages = {purl.rsplit("/", 1)[1] for purl in told if purl.startswith("pkg:deb/")}
     assert {"libc6", "zlib1g"} <= packages
     assert any(package.startswith("libssl3") for package in packages)

@@ -23,6 +23,7 @@ HANDSHAKE = {
     "upgrade": "websocket",
     "sec-websocket-version": "13",
     "sec-websocket-key": "c2FuZG1hbiBvZiB0ZXN0cw==",
+    "sec-websocket-protocol": "sandman.v1.terminal",
 }
 
 pytestmark = pytest.mark.timeout(180)

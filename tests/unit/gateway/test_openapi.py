@@ -21,6 +21,7 @@ from gateway.registry import Ended
 from gateway.routes import ahead, changes, parse
 from gateway.routes.forward import FORWARDED
 from gateway.routes.sockets import SOCKETS
+from gateway.routes.tickets import TicketRoutes
 from gateway.wants import Queued
 from gateway.workloads import Workload
 from sandman import claims, errors, handles, problems, sessions, terminal, wire
@@ -37,7 +38,8 @@ def plain(path: str) -> str:
 def table() -> dict[str, set[str] | None]:
     """Methods by path; None: any. HEAD where Starlette has added it is left out."""
     context, found = SimpleNamespace(), {}
-    for route in app.table(context, SimpleNamespace(render=None), list):
+    metrics, tickets = SimpleNamespace(render=None), TicketRoutes(context)
+    for route in app.table(context, metrics, tickets, list):
         if route.methods is None:
             found[plain(route.path)] = None
             continue
@@ -134,6 +136,7 @@ BODIES = {
     ),
     "NetworkRequest": (lambda: changes.network_change(NO, SETTINGS), asked.NETWORK),
     "TokenRequest": (lambda: changes.token_request(NO), asked.TOKEN),
+    "TicketRequest": (lambda: changes.ticket_request(NO), asked.TICKET),
     "Heartbeat": (lambda: parse.heartbeat(NO, SETTINGS), asked.HEARTBEAT),
     "Command": (lambda: wire.ExecSpec.from_json({"argv": ["a"], **NO}), commands.COMMAND),
     "terminal": (
@@ -219,7 +222,7 @@ ANSWERS = {
     "Network": NETWORKS["open"],
     "Applied": views.applied(INSTANCE, [PROBE], 1.0),
 }
-OTHERS = {"Token", "Counts", "Line", "Entry", "Written", "Unpacked"}
+OTHERS = {"Token", "Ticket", "Overview", "Counts", "Line", "Entry", "Written", "Unpacked"}
 """Which are made where they are sent; the fuzz of the live gateway holds those."""
 
 
