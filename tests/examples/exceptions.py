@@ -33,6 +33,25 @@ NOT_RUN = (
     NotRun("README.md", "make test-all", "is the test run that this is a part of"),
     NotRun("README.md", "sandman shell ", "wants a terminal; test_terminals has one"),
     NotRun("docs/local.md", "sandman serve ", "serves until it is stopped; test_local does that"),
+    NotRun("docs/quickstart-local.md", "make setup", "makes the environment that this runs in"),
+    NotRun(
+        "docs/quickstart-local.md",
+        ".venv/bin/sandman serve ",
+        "serves until it is stopped; test_local does that",
+    ),
+    NotRun("docs/quickstart-cluster.md", "make setup", "makes the environment that this runs in"),
+    NotRun(
+        "docs/quickstart-cluster.md",
+        r".venv/bin/python -m scripts\.images",
+        "pushes to a registry; tests/cluster/install does",
+    ),
+    NotRun("docs/quickstart-cluster.md", "kubectl ", "is about a reader's own cluster"),
+    NotRun(
+        "docs/quickstart-cluster.md",
+        r".venv/bin/sandman (doctor|keys) ",
+        "is about a reader's own cluster; tests/cluster has both",
+    ),
+    NotRun("docs/quickstart-cluster.md", "export ", "names a reader's own cluster"),
     NotRun("docs/operations.md", "kubectl ", _OTHERS),
     NotRun("docs/operations.md", "sandman inject ", _OTHERS),
 )
