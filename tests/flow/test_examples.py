@@ -22,6 +22,7 @@ import yaml
 
 import sandman
 from gateway.openapi.document import OPERATIONS
+from gateway.openapi.document import document as described
 from sandman import local
 from tests.examples import blocks, exceptions, image, static
 from tests.flow.local_mode import Gateway, running
@@ -37,6 +38,7 @@ BLOCKS = blocks.collect()
 READ = {"json", "yaml", "text", ""}
 """Answers, files and pictures: nothing to run."""
 RUN = {"python", "sh", "console"}
+SCHEMAS = described()["components"]["schemas"]
 IMAGES = ("registry.example/task:1", "registry.example/app:1")
 
 
@@ -104,7 +106,10 @@ def test_a_misspelt_command_is_found():
 def test_what_is_shown_can_be_read(block):
     if block.language == "json":
         for document in re.split(r"\n(?=\{)", block.text):
-            assert json.loads(document.replace(", …}", "}")), document
+            shown = json.loads(document.replace(", …}", "}"))
+            known = [set(schema.get("properties", ())) for schema in SCHEMAS.values()]
+            assert shown
+            assert any(set(shown) <= names for names in known), document
     elif block.language == "yaml":
         assert yaml.safe_load(block.text)
 
