@@ -6,6 +6,7 @@ It makes up everything; a sandbox, a command or a session that it has made up is
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import os
@@ -128,8 +129,9 @@ def _point(case: Case, turn: int) -> None:
 def _hurry(members: dict[str, object]) -> None:
     for name in SHORT:
         value = members.get(name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and value > PATIENCE_S:
-            members[name] = PATIENCE_S
+        with contextlib.suppress(TypeError, ValueError):  # then it is refused anyway
+            if not isinstance(value, bool) and float(value) > PATIENCE_S:
+                members[name] = str(PATIENCE_S) if isinstance(value, str) else PATIENCE_S
     count = members.get("count")
     if isinstance(count, int) and not isinstance(count, bool):
         members["count"] = min(count, COUNT_MAX)
