@@ -214,6 +214,10 @@ FLOOD ?= 100000
 fuzz-malformed: setup ## FLOOD (100,000) malformed requests to a real gateway, webhook and daemon, honest callers beside them
 	$(PY) -m tests.flood --count $(FLOOD)
 
+.PHONY: fuzz-openapi
+fuzz-openapi: setup ## schemathesis against a gateway in local mode, by what it says of itself, FUZZ_MINUTES long
+	$(PY) -m tests.openapi --minutes $(FUZZ_MINUTES)
+
 # SANDMAN_SOAK_SEED=N repeats the plan of an earlier run.
 SANDMAN_SOAK_MINUTES ?= 30
 

@@ -82,7 +82,7 @@ SANDBOX = s.body({
     "gang": s.flag("all of them or none"),
 })  # fmt: skip
 
-ATTACHMENT = s.body(
+ATTACHMENT = s.either(s.body(
     {
         "pod": s.text("or"),
         "selector": s.texts_by_name("labels, each of which must be equal"),
@@ -90,9 +90,9 @@ ATTACHMENT = s.body(
         **_IN_ANY,
     },
     {"namespace": s.text("the pod's", minLength=1)},
-)
+), "pod", "selector")  # fmt: skip
 
-RESERVATION = s.body(
+RESERVATION = s.either(s.body(
     {
         "image": _IMAGE,
         "pool": s.text(),
@@ -102,7 +102,7 @@ RESERVATION = s.body(
         "for_s": s.seconds("", LENGTH_MAX_S),
     },
     {"count": s.whole("", 1, COUNT_MAX)},
-)
+), "until", "for_s")  # fmt: skip
 
 NETWORK = s.body(
     {"wait_s": s.seconds("for it to be in force")},

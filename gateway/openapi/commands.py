@@ -14,7 +14,7 @@ ID = r"^[A-Za-z0-9._-]{1,64}$"
 """As `names.is_exec_id`, which refuses dots alone besides."""
 USER: s.Schema = {"type": ["string", "integer"], "description": "name or uid"}
 
-COMMAND = s.body(
+COMMAND = s.either(s.body(
     {
         "argv": s.listed(s.text(), "program and arguments", minItems=1),
         "shell": s.text("or a string for the image's shell; exactly one of the two"),
@@ -40,7 +40,7 @@ COMMAND = s.body(
             "term": s.text("its kind"),
         }),
     },
-)  # fmt: skip
+), "argv", "shell")  # fmt: skip
 
 RESULT = s.answer(
     {

@@ -18,7 +18,8 @@ WEBSOCKETS = {
 """OpenAPI has no word for them."""
 
 _ABOUT = """Sandboxes for reinforcement learning of agents, on a shared Kubernetes cluster, in unmodified images.
-docs/api.md says what each field and answer means. HEAD of what the gateway itself answers is GET without the body."""
+docs/api.md says what each field and answer means. HEAD of what the gateway itself answers is GET without the body. Of any call
+a line and headers over 64 KiB are 431, a method that the path has not is 405, what is no HTTP is 400."""
 
 
 def document() -> dict[str, object]:

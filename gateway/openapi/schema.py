@@ -65,6 +65,11 @@ def anything(about: str = "") -> Schema:
     return _typed("object", about, {})
 
 
+def either(schema: Schema, *names: str) -> Schema:
+    """With exactly one of these members."""
+    return {**schema, "oneOf": [{"required": [name]} for name in names]}
+
+
 def ref(name: str) -> Schema:
     """The schema of that name."""
     return {"$ref": f"#/components/schemas/{name}"}

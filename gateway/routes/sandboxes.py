@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from typing import TYPE_CHECKING
 
 import trio
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 LOCATION = "/v1/sandboxes/"
 
+ONE = re.compile(r"^/v1/sandboxes/(?P<id>(?!attach$)[^/]+)$")
+"""One sandbox. No id is `attach`, which is a path of its own."""
+
 GONE = {404, 410}
 
 
@@ -41,12 +45,15 @@ class SandboxRoutes:
 
     def routes(self) -> list[Route]:
         """Where they are."""
+        show = Route("/v1/sandboxes/{id}", self.show, methods=["GET"])
+        release = Route("/v1/sandboxes/{id}", self.release, methods=["DELETE"])
+        show.path_regex = release.path_regex = ONE
         return [
             *self._workloads.routes(),
             Route("/v1/sandboxes", self.create, methods=["POST"]),
             Route("/v1/sandboxes", self.list, methods=["GET"]),
-            Route("/v1/sandboxes/{id}", self.show, methods=["GET"]),
-            Route("/v1/sandboxes/{id}", self.release, methods=["DELETE"]),
+            show,
+            release,
             Route("/v1/runs/{run}", self.release_run, methods=["DELETE"]),
             Route("/v1/pools", self.pools, methods=["GET"]),
         ]

@@ -61,6 +61,15 @@ def test_every_route_and_method_is_described_and_no_other():
     assert set(WEBSOCKETS) == {f"/v1/sandboxes/{{id}}/{plain(tail)}" for tail in SOCKETS}
 
 
+def test_no_path_is_also_another_one():
+    """Else what the one does not take goes to the other: a call that is misspelt, to something that is not meant."""
+    routes = app.table(SimpleNamespace(), SimpleNamespace(render=None), list)
+    for route in routes:
+        path = re.sub(r"{\w+(:path)?}", "1", route.path)
+        matched = {other.path for other in routes if other.path_regex.match(path)}
+        assert matched == {route.path}
+
+
 def test_what_goes_on_to_the_daemon_has_the_parameters_that_the_daemon_takes():
     routes = application.build(Config(port=1, token_sha256=""), *[SimpleNamespace(boot_id="")] * 3)
     checked = 0

@@ -1,0 +1,1 @@
+"""The examples in README.md and docs/: collected from the Markdown, and run."""

@@ -1,0 +1,52 @@
+"""Fenced blocks of Markdown."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+_FENCE = re.compile(r"^( *)```(\S*)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    """One of them; `line` is where its text begins."""
+
+    file: str
+    line: int
+    language: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        """To find it by."""
+        return f"{self.file}:{self.line}"
+
+    @property
+    def commands(self) -> list[str]:
+        """What a person types; of a console what follows the prompt."""
+        if self.language == "sh":
+            return [self.text]
+        return [line[2:] for line in self.text.splitlines() if line.startswith("$ ")]
+
+
+def collect() -> list[Block]:
+    """All that a reader may try, in the order of files and lines."""
+    files = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [block for path in files for block in of(path)]
+
+
+def of(path: Path) -> list[Block]:
+    """Those of one file."""
+    whole = path.read_text()
+    return [
+        Block(
+            str(path.relative_to(ROOT)),
+            whole.count("\n", 0, match.start(3)) + 1,
+            match[2],
+            textwrap.dedent(match[3]),
+        )
+        for match in _FENCE.finditer(whole)
+    ]
