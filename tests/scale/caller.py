@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import json
 import ssl
+import uuid
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import trio
 
+from sandman import names
 from sandman.service.kube.config import Target as Address
 from sandman.service.kube.config import TokenCache
 from sandman.service.kube.connection import Request
-from sandman.service.kube.errors import KubeError
+from sandman.service.kube.errors import KubeError, ThrottledError, UnavailableError
 from sandman.service.kube.transport import Transport
 
 if TYPE_CHECKING:
@@ -24,6 +27,29 @@ if TYPE_CHECKING:
 
 WAIT_S = 600.0
 """As long as an allocation may wait."""
+PAUSE_S = 0.5
+"""Before a call is made again, where the answer does not say."""
+
+
+@dataclass(frozen=True)
+class Keyed(Request):
+    """A call that may be made again: the same key is the same sandbox."""
+
+    key: str = ""
+
+    def headers(self, host: str, token: str) -> list[tuple[str, str]]:
+        """With the key."""
+        return [*super().headers(host, token), (names.HEADER_IDEMPOTENCY_KEY, self.key)]
+
+
+def reason(error: KubeError) -> str:
+    """What a gateway gave as reason, and the beginning of its words."""
+    text = str(error)
+    try:
+        problem = json.loads(text[text.index("{") :])
+    except ValueError:
+        return f"{type(error).__name__} {text[:80]}"
+    return f"{problem.get('reason')}: {str(problem.get('detail'))[:60]}"
 
 
 @dataclass
@@ -37,8 +63,8 @@ class Tally:
 
     def fail(self, error: KubeError) -> None:
         """One failed."""
-        reason = f"{type(error).__name__} {str(error)[:80]}"
-        self.errors[reason] = self.errors.get(reason, 0) + 1
+        found = reason(error)
+        self.errors[found] = self.errors.get(found, 0) + 1
 
     def with_(self, other: Tally) -> Tally:
         """Both together."""
@@ -99,6 +125,8 @@ class Callers:
         ]
         self.at_once = each * len(self._ways)
         self._turn = 0
+        self.again: Counter[str] = Counter()
+        """Calls that were made again, by why."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -118,20 +146,31 @@ class Callers:
         Raises:
             KubeError: refused, or there was no answer.
         """
-        self._turn += 1
-        way = self._ways[self._turn % len(self._ways)]
         content = None if body is None else json.dumps(body).encode()
-        data = await way.send(Request(method, path, body=content))
+        data = await self._send(Request(method, path, body=content))
         return dict(json.loads(data)) if data else {}
+
+    async def _send(self, request: Request) -> bytes:
+        self._turn += 1
+        return await self._ways[self._turn % len(self._ways)].send(request)
 
     async def connect(self) -> None:
         """Open every connection: what follows measures calls, and not handshakes."""
         await self.many(range(self.at_once), lambda _: self.call("GET", "/v1/pools"))
 
     async def create(self, **more: object) -> str:
-        """A sandbox of the pool; its id."""
-        body = {"pool": self._pool, "wait_s": WAIT_S, **more}
-        return str((await self.call("POST", "/v1/sandboxes", body))["id"])
+        """A sandbox of the pool; its id. As the client does: the same key again while a gateway says so."""
+        body = json.dumps({"pool": self._pool, "wait_s": WAIT_S, **more}).encode()
+        request = Keyed("POST", "/v1/sandboxes", body=body, key=uuid.uuid4().hex)
+        until = trio.current_time() + WAIT_S
+        while True:
+            try:
+                return str(json.loads(await self._send(request))["id"])
+            except (UnavailableError, ThrottledError) as error:
+                if trio.current_time() > until:
+                    raise
+                self.again[reason(error)] += 1
+                await trio.sleep(error.retry_after or PAUSE_S)
 
     async def exec(self, sandbox: str, argv: Sequence[str] = ("true",)) -> dict[str, Any]:
         """A command's result."""

@@ -36,9 +36,9 @@ async def claims(kubeconfig: Path, count: int) -> Tally:
             for _ in range(AT_ONCE):
                 nursery.start_soon(_claim, api, source, tally)
         tally.wall_s = trio.current_time() - began
-        for one in free[:count]:
-            deletion = kube.Deletion(uid=one.uid)
-            await api.delete(kube.PODS, one.name, deletion, namespace=one.namespace)
+        async with trio.open_nursery() as nursery:
+            for one in free[:count]:
+                nursery.start_soon(_delete, api, one)
     return tally
 
 
@@ -63,6 +63,11 @@ async def _claim(api: kube.Kube, source: Any, tally: Tally) -> None:
             continue
         tally.seconds.append(trio.current_time() - began)
         tally.ids.append(one.uid)
+
+
+async def _delete(api: kube.Kube, one: Instance) -> None:
+    deletion = kube.Deletion(uid=one.uid)
+    await api.delete(kube.PODS, one.name, deletion, namespace=one.namespace)
 
 
 def _assignment(one: Instance) -> Assignment:

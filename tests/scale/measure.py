@@ -34,11 +34,13 @@ EXECS = 1000
 """For a median that a few slow ones do not move."""
 
 
-async def burst(target: model.Target, count: int, callers: int) -> dict[str, Any]:
-    """So many claims in one moment, and the bare patch as control."""
+async def burst(
+    target: model.Target, count: int, callers: int, bare_count: int | None = None
+) -> dict[str, Any]:
+    """So many claims in one moment, and as control as many bare patches, or `bare_count`."""
     bed = model.bed()
     await _refilled(target, count)
-    bare = await floor.claims(bed.state / "sandman-gateway.kubeconfig", count)
+    bare = await floor.claims(bed.state / "sandman-gateway.kubeconfig", bare_count or count)
     await _refilled(target, count)
     meter = watcher.Meter(bed, watcher.pids(bed))
     async with Callers(target, callers) as way:
@@ -49,6 +51,7 @@ async def burst(target: model.Target, count: int, callers: int) -> dict[str, Any
     left = await _left(bed)
     return {
         "claims": got.told(),
+        "again": dict(way.again),
         "bare": bare.told(),
         "p99_of_bare": round(got.ms(0.99) / bare.ms(0.99), 2),
         "wall_of_bare": round(got.wall_s / bare.wall_s, 2),
@@ -111,7 +114,11 @@ async def hold(
             got = got.with_(more)
             told["levels"][level] = await _level(way, got, more, meter)
             say(f"{len(got.ids)} are held", told["levels"][level])
-        told |= {"allocated": got.told(), "writes_allocating": meter.writes()}
+        told |= {
+            "again": dict(way.again),
+            "allocated": got.told(),
+            "writes_allocating": meter.writes(),
+        }
         told["exec_ratio"] = _ratio(told["levels"])
         told |= await _steady(way, beside, got.ids, seconds, rate)
         told["held"] = watcher.held(bed)
