@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from sandman.cli import complete
 from sandman.cli.command import uid_or_name
 from sandman.errors import IsADirectoryPathError
 
@@ -31,8 +32,8 @@ class Copy(NamedTuple):
 
 
 @click.command()
-@click.argument("source")
-@click.argument("target")
+@click.argument("source", shell_complete=complete.paths)
+@click.argument("target", shell_complete=complete.paths)
 @click.option("-u", "--user", metavar="USER", help="Name or uid as whom files in it are touched.")
 @click.pass_obj
 def cp(session: Session, source: str, target: str, user: str | None) -> None:

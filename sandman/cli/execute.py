@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sandman.cli import complete
 from sandman.cli.command import (
     VERB_SETTINGS,
     carry_out,
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command("exec", context_settings=VERB_SETTINGS)
-@click.argument("sandbox")
+@click.argument("sandbox", shell_complete=complete.sandboxes)
 @click.option("-t", "--tty", "in_tty", is_flag=True, help="In a terminal, which is this one.")
 @click.option(
     "-d", "--detach", is_flag=True, help="Only start it, and print its id, for ps and logs."

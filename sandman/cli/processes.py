@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sandman.cli import complete
 from sandman.cli.command import exit_code
 from sandman.cli.table import show
 from sandman.handles import ENDED
@@ -21,7 +22,7 @@ COLUMNS = ("exec_id", "state", "started_at", "stdout_bytes", "stderr_bytes", "ex
 
 
 @click.command()
-@click.argument("sandbox")
+@click.argument("sandbox", shell_complete=complete.sandboxes)
 @click.option("--json", "as_json", is_flag=True, help="All that is known, as a JSON array.")
 @click.pass_obj
 def ps(session: Session, sandbox: str, *, as_json: bool) -> None:
@@ -39,7 +40,7 @@ def _row(info: ProcessInfo) -> dict[str, object]:
 
 
 @click.command()
-@click.argument("sandbox")
+@click.argument("sandbox", shell_complete=complete.sandboxes)
 @click.argument("exec_id", metavar="ID")
 @click.option(
     "-f",

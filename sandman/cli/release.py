@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sandman.cli import complete
+
 if TYPE_CHECKING:
     from sandman.cli.session import Session
 
 
 @click.command()
-@click.argument("sandboxes", nargs=-1, metavar="[SANDBOX]...")
+@click.argument("sandboxes", nargs=-1, metavar="[SANDBOX]...", shell_complete=complete.sandboxes)
 @click.option("--run", metavar="RUN", help="Every sandbox of this run instead.")
 @click.pass_obj
 def release(session: Session, sandboxes: tuple[str, ...], run: str | None) -> None:
