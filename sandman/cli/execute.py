@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +35,8 @@ def execute(session: Session, /, sandbox: str, command: tuple[str, ...], **given
     command = command[1:] if command[0] == "--" else command
     if not command:
         raise click.UsageError("missing the command")
-    if given["detach"] and (given["stdin"] or given["as_json"] or given["in_tty"]):
-        raise click.UsageError("--detach goes with none of --stdin, --json and --tty")
+    if given["detach"] and (given["stdin"] or given["in_tty"]):
+        raise click.UsageError("--detach goes with neither --stdin nor --tty")
     if given["in_tty"]:
         sys.exit(_in_terminal(session, sandbox, command, given))
     options = exec_options(given)
@@ -45,7 +46,9 @@ def execute(session: Session, /, sandbox: str, command: tuple[str, ...], **given
     with session.client() as client:
         box = client.attach(sandbox)
         if given["detach"]:
-            click.echo(box.start(command, **options).exec_id)
+            started = box.start(command, **options).exec_id
+            told = {"sandbox": box.id, "exec_id": started}
+            click.echo(json.dumps(told) if given["as_json"] else started)
             return
         code = carry_out(session, box, command, options, as_json=given["as_json"])
     sys.exit(code)
