@@ -37,7 +37,7 @@ from sandman.contexts import ENV_CONTEXT
 from sandman.version import __version__
 
 
-@click.group(cls=GuardedGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("sandman", cls=GuardedGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--url", metavar="URL", help=f"The gateway, https://host:8443. [env: {names.ENV_URL}]"
 )
