@@ -29,7 +29,7 @@ IDLE_S = 75.0
 """Seconds that a connection between two requests is kept."""
 CONNECT_S = 10.0
 _CHUNK_BYTES = 64 * 1024
-_HEAD_MAX_BYTES = 64 * 1024
+_HEAD_MAX_BYTES = 32 * 1024
 _OVER = {404, 410}
 """Statuses after which there is no sandbox to forward to."""
 
