@@ -24,8 +24,8 @@ from gateway.resizing import NotResizedError
 from gateway.steps import prepared_hash
 from gateway.trials import Trials
 from gateway.vetting import Vetting
-from gateway.waiting import Waiter, Waiting
-from gateway.wants import Want, key_label, record
+from gateway.waiting import Waiter
+from gateway.wants import Waiting, Want, key_label, record
 from sandman.errors import (
     CapacityError,
     ConflictError,

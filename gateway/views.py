@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from gateway.profiles import Known
     from gateway.registry import Ended
     from gateway.reserving import Progress, Reservation
-    from gateway.waiting import Waiting
-    from gateway.wants import Queued
+    from gateway.wants import Queued, Waiting
     from gateway.workloads import Workload
 
 

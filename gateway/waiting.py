@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -11,16 +11,6 @@ if TYPE_CHECKING:
     from gateway.fairness import Ticket
     from gateway.wants import Want
     from sandman.errors import SandmanError
-
-
-class Waiting(NamedTuple):
-    """A request that waits for an order, `waited_s` seconds so far."""
-
-    tenant: str
-    waited_s: float
-    pool: str
-    image: str
-    run: str
 
 
 class Waiter:
