@@ -64,6 +64,7 @@ lint: setup ## everything that reads the code without running it
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/mypy --explicit-package-bases scripts benchmarks
+	$(VENV)/bin/mypy --explicit-package-bases tests/typing
 	$(VENV)/bin/flake8-async --enable=$(ASYNC),ASYNC900 $$(find sandman gateway webhook -name '*.py')
 	$(VENV)/bin/flake8-async --enable=$(ASYNC) $$(grep -rlE --include='*.py' 'async |trio|anyio' tests)
 	$(VENV)/bin/bandit --quiet --configfile pyproject.toml --severity-level medium --recursive $(PROGRAMS)

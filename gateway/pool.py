@@ -25,7 +25,7 @@ from gateway.steps import prepared_hash
 from gateway.trials import Trials
 from gateway.vetting import Vetting
 from gateway.waiting import Waiter
-from gateway.wants import Want, key_label, record
+from gateway.wants import Waiting, Want, key_label, record
 from sandman.errors import (
     CapacityError,
     ConflictError,
@@ -321,13 +321,14 @@ class Pool:
         for order in self._allocation.assign():
             self._waiters[order.ticket.number].give(order)
 
-    def waiting(self) -> list[tuple[str, float]]:
-        """Tenant and seconds so far of each request that waits for an order."""
+    def waiting(self) -> list[Waiting]:
+        """Each request that waits for an order."""
         now = trio.current_time()
+        waiters = [(one.ticket, one.want) for one in self._waiters.values()]
         return [
-            (one.ticket.tenant, now - one.want.arrived)
-            for one in self._waiters.values()
-            if self._allocation.is_waiting(one.ticket)
+            Waiting(ticket.tenant, now - want.arrived, ticket.pool, want.image, ticket.run)
+            for ticket, want in waiters
+            if self._allocation.is_waiting(ticket)
         ]
 
     # --- the same key again ---

@@ -10,14 +10,18 @@ from gateway.profiles import is_listed
 from sandman import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from gateway.model import Ending, Instance, PoolSpec, Share, Terms, Timings
+    from gateway.model import Ending, Instance, PoolSpec, Principal, Share, Terms, Timings
     from gateway.profiles import Known
     from gateway.registry import Ended
     from gateway.reserving import Progress, Reservation
-    from gateway.wants import Queued
+    from gateway.wants import Queued, Waiting
     from gateway.workloads import Workload
+
+
+REQUESTS_SHOWN = 100
+"""Requests that an overview tells of, those that wait longest: more than a screen has lines."""
 
 
 class Made(Protocol):
@@ -191,6 +195,44 @@ def pool(spec: PoolSpec, instances: Iterable[Instance]) -> dict[str, object]:
         "networks": sorted(spec.networks),
         "node_class": spec.node_class,
         "broken": spec.broken.reason if spec.broken is not None and spec.stopped else None,
+    }
+
+
+def overview(
+    principal: Principal, own: Sequence[Instance], waiting: Iterable[Waiting]
+) -> dict[str, object]:
+    """How a tenant stands, of all that is his and nothing else: sandboxes, requests that wait, limits.
+
+    Args:
+        principal: who asks.
+        own: his tenant's living sandboxes.
+        waiting: the requests of everybody.
+    """
+    queue = sorted(
+        (one for one in waiting if one.tenant == principal.tenant), key=lambda one: -one.waited_s
+    )
+    share = principal.share
+    return {
+        "tenant": principal.tenant,
+        "sandboxes": len(own),
+        "waiting": len(queue),
+        "oldest_s": round(queue[0].waited_s, 1) if queue else None,
+        "requests": [
+            {
+                "pool": one.pool,
+                "image": one.image,
+                "run": one.run or None,
+                "waited_s": round(one.waited_s, 1),
+            }
+            for one in queue[:REQUESTS_SHOWN]
+        ],
+        "limits": {
+            "weight": share.weight,
+            "concurrent": share.concurrent,
+            "rate": share.rate,
+            "cpu": share.cpu,
+            "memory": share.memory,
+        },
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gateway import sizing
 from gateway.model import DEFAULT_SHARE, NO_AMOUNTS, Share
@@ -46,6 +46,16 @@ class Want:
     def deadline(self) -> float:
         """When the caller stops waiting, on the monotonic clock."""
         return self.arrived + self.request.wait_s
+
+
+class Waiting(NamedTuple):
+    """A request that waits for an order, `waited_s` seconds so far."""
+
+    tenant: str
+    waited_s: float
+    pool: str
+    image: str
+    run: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

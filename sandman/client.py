@@ -30,6 +30,7 @@ from sandman._core.values import (
     Event,
     FileInfo,
     NetworkInfo,
+    OverviewInfo,
     PoolInfo,
     ReservationInfo,
     Resources,
@@ -45,7 +46,7 @@ from sandman.wire import ExecResult
 
 __all__ = [
     "Batch", "Client", "CommandError", "ConfigurationError", "Data", "EntryInfo", "Event", "ExecOptions",
-    "ExecResult", "ExecStream", "FileInfo", "FileStream", "Files", "Follow", "Gap", "Limits", "NetworkInfo", "PoolInfo", "Process",
+    "ExecResult", "ExecStream", "FileInfo", "FileStream", "Files", "Follow", "Gap", "Limits", "NetworkInfo", "OverviewInfo", "PoolInfo", "Process",
     "ProcessInfo", "Progress", "Remote", "Reservation", "ReservationInfo", "ReservationOptions", "Resources", "Retry",
     "Sandbox", "SandboxInfo", "SandboxOptions", "Session",
     "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Step", "Terminal", "TerminalSpec",

@@ -283,7 +283,7 @@ class ExecResult(NamedTuple):
         for name in ("stdout", "stderr"):
             data: bytes = body.pop(name)  # type: ignore[assignment]
             if streams:
-                body.update(_stream_json(name, data))
+                body.update(stream_json(name, data))
         return body
 
     @classmethod
@@ -318,7 +318,8 @@ class ExecResult(NamedTuple):
         )
 
 
-def _stream_json(name: str, data: bytes) -> dict[str, object]:
+def stream_json(name: str, data: bytes) -> dict[str, object]:
+    """Bytes as members of JSON: text where it is valid UTF-8, otherwise with replacements and `…_b64` beside it."""
     try:
         return {name: data.decode("utf-8")}
     except UnicodeDecodeError:

@@ -13,7 +13,16 @@ import anyio
 
 from sandman import names
 from sandman._async import reservation
-from sandman._async.creation import Batch, Creation, SandboxOptions, is_queued, queued
+from sandman._async.creation import (
+    Batch,
+    Creation,
+    SandboxOptions,
+    check_key,
+    is_queued,
+    items_of,
+    key_of,
+    queued,
+)
 from sandman._async.reservation import Reservation, ReservationOptions
 from sandman._async.sandbox import Sandbox, parse_info
 from sandman._async.transport import Call, Transport
@@ -22,9 +31,8 @@ from sandman._core import faults, termination
 from sandman._core.config import FOLLOW_S, RELEASE_LIMIT_S, REPLY_MARGIN_S, Limits, Settings
 from sandman._core.heart import STOP_S, Debt, Heart
 from sandman._core.retry import FIRST_PAUSE_S, Retry
-from sandman._core.values import PoolInfo, SandboxInfo
+from sandman._core.values import OverviewInfo, PoolInfo, SandboxInfo
 from sandman.errors import (
-    BadRequestError,
     OutcomeUnknownError,
     SandmanError,
     UnreachableError,
@@ -53,13 +61,15 @@ class Client:
 
     One client serves any number of sandboxes at once. Settings left out come from the environment:
     SANDMAN_URL, SANDMAN_TOKEN or SANDMAN_TOKEN_FILE (a file that is read for each call), SANDMAN_CA (path of a PEM
-    file), SANDMAN_SERVER_NAME.
+    file), SANDMAN_SERVER_NAME; where that names no gateway, from the context that SANDMAN_CONTEXT names or that
+    `sandman login` has made the current one; then from the local mode of this user.
 
     Args:
         url: of the gateway, for example https://gateway:8443.
         token: API key, or the token of one sandbox.
         ca: certificates to trust: path of a PEM file, or an SSLContext.
         server_name: the name in the gateway's certificate, where the URL has another.
+        context: of `sandman login`, in place of `url`; wins over the environment.
         limits: how long to wait for what; nothing there ends a command.
         on_retry: called before each pause that precedes another attempt. Retries are also logged,
             by the logger `sandman`: as INFO, the first fault in a while as WARNING.
@@ -75,10 +85,13 @@ class Client:
         *,
         ca: str | os.PathLike[str] | ssl.SSLContext | None = None,
         server_name: str | None = None,
+        context: str | None = None,
         limits: Limits | None = None,
         on_retry: Callable[[Retry], None] | None = None,
     ) -> None:
-        self.settings = Settings.load(url, token, ca=ca, server_name=server_name, limits=limits)
+        self.settings = Settings.load(
+            url, token, ca=ca, server_name=server_name, context=context, limits=limits
+        )
         self._transport = Transport(self.settings, on_retry)
         self._heart = Heart(self.settings)
         self._run = f"client-{uuid.uuid4().hex[:16]}"
@@ -150,7 +163,7 @@ class Client:
             CapacityError, UnschedulableError, ImagePullError: not within `wait_s`.
             UnreachableError: the gateway did not answer within `wait_s`.
         """
-        key, is_own = _key(options)
+        key, is_own = key_of(options)
         creation = Creation(options, key, self._run_of(options, key))
         try:
             with self._kept(creation):
@@ -199,7 +212,7 @@ class Client:
             SandmanError: as `create`, of the call as a whole: at the first step of the iteration, or of
                 single ones, when all the others have come. See Batch.
         """
-        key, is_own = _key(options)
+        key, is_own = key_of(options)
         creation = Creation(options, key, self._run_of(options, key), count=count, gang=gang)
         batch = Batch(self._transport, creation)
         try:
@@ -273,7 +286,7 @@ class Client:
         where somebody is just now."""
         query = "" if namespace is None else f"&namespace={quote(namespace, safe='')}"
         answer = await self._transport.json(Call("GET", f"/v1/sandboxes?attachable=1{query}"))
-        return _items(answer, "attachable")
+        return items_of(answer, "attachable")
 
     async def _detach(self, call: Call) -> None:
         """Find what a cancelled call was attached to, by its key, and release it."""
@@ -309,7 +322,9 @@ class Client:
         pairs = [f"{name}={quote(text, safe='')}" for name, text in wanted.items() if text]
         query = f"?{'&'.join(pairs)}" if pairs else ""
         answer = await self._transport.json(Call("GET", f"/v1/sandboxes{query}"))
-        return [Sandbox(self._transport, parse_info(item)) for item in _items(answer, "sandboxes")]
+        return [
+            Sandbox(self._transport, parse_info(item)) for item in items_of(answer, "sandboxes")
+        ]
 
     async def release(self, sandbox_id: str) -> None:
         """Let a sandbox go; an unknown id is gone already."""
@@ -325,7 +340,14 @@ class Client:
     async def pools(self) -> builtins.list[PoolInfo]:
         """The pools with their counts."""
         answer = await self._transport.json(Call("GET", "/v1/pools"))
-        return [PoolInfo.from_json(item) for item in _items(answer, "pools")]
+        return [PoolInfo.from_json(item) for item in items_of(answer, "pools")]
+
+    async def overview(self) -> OverviewInfo:
+        """How the caller's tenant stands: sandboxes, requests that wait, limits."""
+        answer = await self._transport.json(Call("GET", "/v1/overview"))
+        if not isinstance(answer, dict) or not isinstance(answer.get("tenant"), str):
+            raise faults.not_understood("an overview", answer)
+        return OverviewInfo.from_json(answer)
 
     async def reserve(self, **options: Unpack[ReservationOptions]) -> Reservation:
         """Have sandboxes prepared before they are asked for; returns at once.
@@ -340,7 +362,7 @@ class Client:
             BadRequestError, QuotaError: it cannot be.
         """
         if (key := options.get("idempotency_key")) is not None:
-            _check_key(key)
+            check_key(key)
         answer = await self._transport.json(reservation.creation(options))
         info = reservation.parse(answer)
         if info.run is not None:
@@ -350,7 +372,7 @@ class Client:
     async def reservations(self) -> builtins.list[Reservation]:
         """The caller's reservations, oldest first."""
         answer = await self._transport.json(Call("GET", "/v1/reservations"))
-        found = _items(answer, "reservations")
+        found = items_of(answer, "reservations")
         return [Reservation(self._transport, reservation.parse(item)) for item in found]
 
     async def _release_quietly(self, sandbox_id: str) -> None:
@@ -371,26 +393,3 @@ class Client:
             if not is_own:
                 self._heart.owe(Debt(REQUESTS, key))
             logger.warning("what was asked for is left to its lease, or a later try: %s", error)
-
-
-def _check_key(key: str) -> None:
-    """A key travels as a header: what cannot be one is told before anything is sent."""
-    if not (0 < len(key) <= 200 and key.isascii() and key.isprintable() and key == key.strip()):
-        raise BadRequestError(
-            "idempotency_key must be 1 to 200 printable ASCII characters", field="idempotency_key"
-        )
-
-
-def _key(options: SandboxOptions) -> tuple[str, bool]:
-    """The key of a creation, and whether it is the caller's own."""
-    key = options.get("idempotency_key")
-    if key is not None:
-        _check_key(key)
-    return key or uuid.uuid4().hex, key is not None
-
-
-def _items(answer: object, name: str) -> list[Mapping[str, object]]:
-    items = answer.get(name) if isinstance(answer, dict) else None
-    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise faults.not_understood(f"a list of {name}", answer)
-    return items

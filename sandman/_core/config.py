@@ -5,18 +5,16 @@ from __future__ import annotations
 import dataclasses
 import os
 import ssl
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from sandman import local, names, wire
+from sandman import names, wire
+from sandman._core import whereabouts
 from sandman._core.faults import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-ENV_SERVER_NAME = f"{names.ENV_PREFIX}SERVER_NAME"
-"""Name in the gateway's certificate, where the URL has another (an address, a port-forward)."""
+    from pathlib import Path
 
 EXEC_SILENCE_S = 3 * wire.KEEPALIVE_S + 5
 """Longest silence on a command's stream: three keepalives are lost by then, not merely late."""
@@ -63,6 +61,8 @@ class Settings:
     limits: Limits = Limits()
     token_file: Path | None = dataclasses.field(default=None, repr=False)
     """Where the token is read anew for each call: a projected ServiceAccount token is renewed hourly."""
+    origin: str = dataclasses.field(default="", repr=False)
+    """Who named the token, for people: a variable, a context."""
 
     @property
     def bearer(self) -> str:
@@ -79,38 +79,37 @@ class Settings:
         url: str | None = None,
         token: str | None = None,
         *,
-        ca: str | os.PathLike[str] | ssl.SSLContext | None = None,
+        ca: whereabouts.Authority = None,
         server_name: str | None = None,
+        context: str | None = None,
         limits: Limits | None = None,
         environ: Mapping[str, str] = os.environ,
     ) -> Settings:
-        """Arguments first, then the environment, then the local mode of this user (`sandman.local`).
+        """Arguments first, then the environment, then a context, then local mode (`sandman._core.whereabouts`).
 
         Raises:
             ConfigurationError: something is missing or cannot be; the text names the variable.
         """
-        url = url or environ.get(names.ENV_URL, "")
-        if not url and (here := local.read(environ)) is not None:
-            # Nobody says where a gateway is, and one of this user's runs on this machine.
-            url, token = here.url, token or here.token
-            ca = ca or here.trust()
-        token = token or environ.get(names.ENV_TOKEN, "")
-        path = environ.get(names.ENV_TOKEN_FILE, "")
-        file = Path(path) if path and not token else None
+        given = whereabouts.Place(
+            url=url or "", token=token or "", ca=ca, server_name=server_name or None
+        )
+        found = whereabouts.find(given, context, environ)
+        file = found.token_file
         return cls(
-            url=_check_url(url),
-            token=_check_token(token) if file is None else _read_token(file),
+            url=_check_url(found.url),
+            token=_check_token(found.token) if file is None else _read_token(file),
             token_file=file,
-            trust=_trust(ca or environ.get(names.ENV_CA) or None),
-            server_name=server_name or environ.get(ENV_SERVER_NAME) or None,
+            trust=_trust(found.ca),
+            server_name=found.server_name,
             limits=limits or Limits(),
+            origin=found.origin,
         )
 
 
 def _check_url(url: str) -> str:
     if not url:
         raise ConfigurationError(
-            f"no gateway given: pass url= or set {names.ENV_URL}, for example https://gateway:8443;"
+            f"no gateway given: sandman login https://gateway:8443, or pass url= (--url), or set {names.ENV_URL};"
             " without a cluster: sandman serve --local",
             field="url",
         )
@@ -142,7 +141,7 @@ def _check_token(token: str) -> str:
     token = token.strip()
     if not token:
         raise ConfigurationError(
-            f"no token given: pass token=, or set {names.ENV_TOKEN} to your API key"
+            f"no token given: sandman login, or pass token=, or set {names.ENV_TOKEN} to your API key"
             f" or {names.ENV_TOKEN_FILE} to a file with a token",
             field="token",
         )
@@ -153,7 +152,7 @@ def _check_token(token: str) -> str:
     return token
 
 
-def _trust(ca: str | os.PathLike[str] | ssl.SSLContext | None) -> ssl.SSLContext | None:
+def _trust(ca: whereabouts.Authority) -> ssl.SSLContext | None:
     if ca is None or isinstance(ca, ssl.SSLContext):
         return ca
     try:

@@ -118,6 +118,22 @@ class PoolInfo(_Told):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OverviewInfo(_Told):
+    """How a tenant stands: `sandboxes` that it has, requests `waiting` for one, `oldest_s` seconds the first of them.
+
+    `requests` are those that wait longest, each with `pool`, `image`, `run` and `waited_s`. `limits` are the tenant's:
+    `weight`, `concurrent`, `rate`, `cpu`, `memory`; None is no limit.
+    """
+
+    tenant: str
+    sandboxes: int = 0
+    waiting: int = 0
+    oldest_s: float | None = None
+    requests: Sequence[Mapping[str, object]] = ()
+    limits: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationInfo(_Told):
     """A reservation as the gateway describes it. Times are RFC 3339 texts, UTC.
 

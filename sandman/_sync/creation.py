@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import random
+import uuid
 from typing import TYPE_CHECKING, Literal, Self, TypedDict
 
 from sandman import names, problems
@@ -17,7 +18,7 @@ from sandman._core.retry import Patience, Repeat, Retry
 from sandman._sync.lanes import CLOSE_LIMIT_S
 from sandman._sync.sandbox import Sandbox, parse_info
 from sandman._sync.transport import Call
-from sandman.errors import CapacityError, SandmanError, UnreachableError
+from sandman.errors import BadRequestError, CapacityError, SandmanError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -299,3 +300,26 @@ class Batch:
 def _problem(line: Mapping[str, object]) -> SandmanError | None:
     document = line.get("error")
     return problems.from_problem(document, 500) if isinstance(document, dict) else None
+
+
+def check_key(key: str) -> None:
+    """A key travels as a header: what cannot be one is told before anything is sent."""
+    if not (0 < len(key) <= 200 and key.isascii() and key.isprintable() and key == key.strip()):
+        raise BadRequestError(
+            "idempotency_key must be 1 to 200 printable ASCII characters", field="idempotency_key"
+        )
+
+
+def key_of(options: SandboxOptions) -> tuple[str, bool]:
+    """The key of a creation, and whether it is the caller's own."""
+    key = options.get("idempotency_key")
+    if key is not None:
+        check_key(key)
+    return key or uuid.uuid4().hex, key is not None
+
+
+def items_of(answer: object, name: str) -> list[Mapping[str, object]]:
+    items = answer.get(name) if isinstance(answer, dict) else None
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise faults.not_understood(f"a list of {name}", answer)
+    return items

@@ -1,7 +1,7 @@
 """The command line: one verb a file, over the sync client.
 
 Exit codes of `run`, `exec` and `shell` are the command's own; besides: 124 timed out, 125 Sandman failed (the
-reason is on stderr), 2 wrong usage, 130 and 143 interrupted, 141 nobody reads the output any more.
+reason is on stderr), 2 wrong usage, 130 and 143 interrupted, 141 nobody reads the output any more (docs/cli.md).
 """
 
 from __future__ import annotations
@@ -9,14 +9,19 @@ from __future__ import annotations
 import click
 
 from sandman import names
+from sandman._core.whereabouts import ENV_SERVER_NAME
+from sandman.cli import complete
 from sandman.cli.attach import attach, workloads
+from sandman.cli.completion import completion
 from sandman.cli.copy import cp
 from sandman.cli.doctor import doctor
 from sandman.cli.execute import execute
+from sandman.cli.forward import port_forward
 from sandman.cli.guard import GuardedGroup
 from sandman.cli.inject import inject
 from sandman.cli.keys import keys
 from sandman.cli.listing import ls
+from sandman.cli.login import login, logout
 from sandman.cli.network import network
 from sandman.cli.pools import pools
 from sandman.cli.processes import logs, ps
@@ -27,20 +32,30 @@ from sandman.cli.serve import serve
 from sandman.cli.session import Session
 from sandman.cli.shell import shell
 from sandman.cli.signing import signing_keys
+from sandman.cli.top import top
+from sandman.contexts import ENV_CONTEXT
 from sandman.version import __version__
 
 
-@click.group(cls=GuardedGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("sandman", cls=GuardedGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--url", envvar=names.ENV_URL, show_envvar=True, help="The gateway, https://host:8443."
+    "--url", metavar="URL", help=f"The gateway, https://host:8443. [env: {names.ENV_URL}]"
 )
-@click.option("--token", envvar=names.ENV_TOKEN, show_envvar=True, help="API key.")
-@click.option("--ca", envvar=names.ENV_CA, show_envvar=True, help="PEM file with the CA to trust.")
+@click.option(
+    "--token", help=f"API key; better in {names.ENV_TOKEN}, {names.ENV_TOKEN_FILE} or a context."
+)
+@click.option("--ca", metavar="FILE", help=f"PEM file with the CA to trust. [env: {names.ENV_CA}]")
 @click.option(
     "--server-name",
-    envvar=f"{names.ENV_PREFIX}SERVER_NAME",
-    show_envvar=True,
-    help="Name in the gateway's certificate, where the URL has another.",
+    metavar="NAME",
+    help=f"Name in the gateway's certificate, where the URL has another. [env: {ENV_SERVER_NAME}]",
+)
+@click.option(
+    "--context",
+    "name",
+    metavar="CONTEXT",
+    shell_complete=complete.contexts,
+    help=f"One of `sandman login`, or local. [env: {ENV_CONTEXT}]",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr; errors still.")
 @click.version_option(__version__, prog_name="sandman")
@@ -51,11 +66,15 @@ def main(
     token: str | None,
     ca: str | None,
     server_name: str | None,
+    name: str | None,
     *,
     quiet: bool,
 ) -> None:
-    """Sandboxes on Kubernetes: allocate one, run commands in it, move files, let it go."""
-    context.obj = Session(url, token, ca, server_name, quiet=quiet)
+    """Sandboxes on Kubernetes: allocate one, run commands in it, move files, let it go.
+
+    Which gateway: these options, then the environment, then the context in use, then local mode.
+    """
+    context.obj = Session(url, token, ca, server_name, name, quiet=quiet)
 
 
 for verb in (
@@ -67,6 +86,8 @@ for verb in (
     ls,
     release,
     cp,
+    port_forward,
+    top,
     pools,
     reserve,
     network,
@@ -77,6 +98,9 @@ for verb in (
     keys,
     signing_keys,
     serve,
+    login,
+    logout,
+    completion,
 ):
     main.add_command(verb)
 

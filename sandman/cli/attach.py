@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING
 
@@ -37,8 +38,9 @@ def _selector(text: str) -> dict[str, str]:
     metavar="SECONDS",
     help="Longest time to stay attached.",
 )
+@click.option("--json", "as_json", is_flag=True, help="All that is known of it, as a JSON object.")
 @click.pass_obj
-def attach(
+def attach(  # noqa: PLR0913 - options
     session: Session,
     pod: str | None,
     namespace: str,
@@ -46,6 +48,8 @@ def attach(
     container: str | None,
     run_name: str | None,
     max_s: float | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Attach to a labelled workload and print its id, for exec, shell and cp; release leaves it as it is.
 
@@ -60,7 +64,7 @@ def attach(
             # It outlives this command.
             heartbeat=False,
         )  # fmt: skip
-    click.echo(box.id)
+    click.echo(json.dumps(dataclasses.asdict(box.info)) if as_json else box.id)
 
 
 @click.command()

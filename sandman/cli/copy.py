@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import posixpath
 import sys
 from pathlib import Path
@@ -9,12 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from sandman.cli import complete
 from sandman.cli.command import uid_or_name
 from sandman.errors import IsADirectoryPathError
+from sandman.sync import TreeInfo
 
 if TYPE_CHECKING:
     from sandman.cli.session import Session
-    from sandman.sync import Files, TreeInfo
+    from sandman.sync import Files
 
 STANDARD = "-"
 """Standard input as a source, standard output as a target."""
@@ -31,11 +35,12 @@ class Copy(NamedTuple):
 
 
 @click.command()
-@click.argument("source")
-@click.argument("target")
+@click.argument("source", shell_complete=complete.paths)
+@click.argument("target", shell_complete=complete.paths)
 @click.option("-u", "--user", metavar="USER", help="Name or uid as whom files in it are touched.")
+@click.option("--json", "as_json", is_flag=True, help="What was copied, as a JSON object.")
 @click.pass_obj
-def cp(session: Session, source: str, target: str, user: str | None) -> None:
+def cp(session: Session, source: str, target: str, user: str | None, *, as_json: bool) -> None:
     """Copy a file, or a directory with all that is in it, between here and a sandbox.
 
     One of SOURCE and TARGET is SANDBOX:PATH; the other is a path here, or - for standard input or
@@ -56,47 +61,54 @@ def cp(session: Session, source: str, target: str, user: str | None) -> None:
         raise click.UsageError(
             "standard input has no name of its own: name the file in the sandbox"
         )
+    if as_json and target == STANDARD:
+        raise click.UsageError("--json goes not with standard output as the target")
     with session.client() as client:
         files = client.attach(sandbox).files
         copy = Copy(session, files, here, there, uid_or_name(user))
-        (_download if there_to is None else _upload)(copy)
+        made = (_download if there_to is None else _upload)(copy)
+    if as_json:
+        click.echo(json.dumps({"source": source, "target": target, **dataclasses.asdict(made)}))
 
 
-def _upload(copy: Copy) -> None:
+def _upload(copy: Copy) -> TreeInfo:
     if copy.here == STANDARD:
-        copy.files.write(copy.there, sys.stdin.buffer, user=copy.user)
-        return
+        return _one(copy.files.write(copy.there, sys.stdin.buffer, user=copy.user).size)
     here, there = Path(copy.here), copy.there
     if there.endswith("/"):
         there += here.resolve().name
     if here.is_dir():
-        _tell(copy.session, copy.files.upload_dir(here, there, user=copy.user))
-    else:
-        copy.files.upload(here, there, user=copy.user)
+        return _told(copy.session, copy.files.upload_dir(here, there, user=copy.user))
+    return _one(copy.files.upload(here, there, user=copy.user).size)
 
 
-def _download(copy: Copy) -> None:
+def _download(copy: Copy) -> TreeInfo:
     if copy.here == STANDARD:
         with copy.files.stream(copy.there, user=copy.user) as chunks:
-            for chunk in chunks:
-                sys.stdout.buffer.write(chunk)
+            size = sum(sys.stdout.buffer.write(chunk) for chunk in chunks)
         sys.stdout.buffer.flush()
-        return
+        return _one(size)
     here = Path(copy.here)
     if here.is_dir():
         here /= posixpath.basename(copy.there.rstrip("/"))
     try:
         copy.files.download(copy.there, here, user=copy.user)
     except IsADirectoryPathError:
-        _tell(copy.session, copy.files.download_dir(copy.there, here, user=copy.user))
+        return _told(copy.session, copy.files.download_dir(copy.there, here, user=copy.user))
+    return _one(here.stat().st_size)
 
 
-def _tell(session: Session, info: TreeInfo) -> None:
+def _one(size: int) -> TreeInfo:
+    return TreeInfo(1, size)
+
+
+def _told(session: Session, info: TreeInfo) -> TreeInfo:
     for name, why in info.skipped:
         session.say(f"skipped {name!r}: {why}")
     if info.skipped_count > len(info.skipped):
         session.say(f"skipped {info.skipped_count} in all")
     session.say(f"copied {info.members} files and directories, {info.bytes} bytes")
+    return info
 
 
 def _remote(text: str) -> tuple[str, str] | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from sandman.cli import complete
 from sandman.cli.command import (
     VERB_SETTINGS,
     carry_out,
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command("exec", context_settings=VERB_SETTINGS)
-@click.argument("sandbox")
+@click.argument("sandbox", shell_complete=complete.sandboxes)
 @click.option("-t", "--tty", "in_tty", is_flag=True, help="In a terminal, which is this one.")
 @click.option(
     "-d", "--detach", is_flag=True, help="Only start it, and print its id, for ps and logs."
@@ -33,8 +35,8 @@ def execute(session: Session, /, sandbox: str, command: tuple[str, ...], **given
     command = command[1:] if command[0] == "--" else command
     if not command:
         raise click.UsageError("missing the command")
-    if given["detach"] and (given["stdin"] or given["as_json"] or given["in_tty"]):
-        raise click.UsageError("--detach goes with none of --stdin, --json and --tty")
+    if given["detach"] and (given["stdin"] or given["in_tty"]):
+        raise click.UsageError("--detach goes with neither --stdin nor --tty")
     if given["in_tty"]:
         sys.exit(_in_terminal(session, sandbox, command, given))
     options = exec_options(given)
@@ -44,7 +46,9 @@ def execute(session: Session, /, sandbox: str, command: tuple[str, ...], **given
     with session.client() as client:
         box = client.attach(sandbox)
         if given["detach"]:
-            click.echo(box.start(command, **options).exec_id)
+            started = box.start(command, **options).exec_id
+            told = {"sandbox": box.id, "exec_id": started}
+            click.echo(json.dumps(told) if given["as_json"] else started)
             return
         code = carry_out(session, box, command, options, as_json=given["as_json"])
     sys.exit(code)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from sandman.cli.group import Group
 from sandman.errors import SandmanError
 from sandman.sync import ConfigurationError
 
@@ -33,14 +34,14 @@ ADVICE = {
     "image_not_found": "check the name given by --image",
     "image_denied": "check that your key may use this image",
     "unschedulable": "wait longer (--wait) or ask for less",
-    "unauthenticated": "check SANDMAN_TOKEN or SANDMAN_TOKEN_FILE",
+    "unauthenticated": "check SANDMAN_TOKEN or SANDMAN_TOKEN_FILE, or log in anew (sandman login)",
     "throttled": "check the tokens of what runs at your address; wait a moment",
     "not_found": "sandman ls shows the sandboxes that there are",
     "user_unsupported": "check the name given by --user",
 }
 
 
-class GuardedGroup(click.Group):
+class GuardedGroup(Group):
     """A group whose verbs may raise what the client raises."""
 
     def invoke(self, ctx: click.Context) -> object:
@@ -54,9 +55,9 @@ class GuardedGroup(click.Group):
             with _looking_for_signals():
                 return super().invoke(ctx)
         except ConfigurationError as error:
-            _fail(error, EXIT_USAGE)
+            _fail(ctx, error, EXIT_USAGE)
         except SandmanError as error:
-            _fail(error, EXIT_SANDMAN)
+            _fail(ctx, error, EXIT_SANDMAN)
         except KeyboardInterrupt:
             sys.exit(EXIT_INTERRUPTED)
         except BrokenPipeError:
@@ -95,18 +96,20 @@ def _terminated(number: int, frame: FrameType | None) -> NoReturn:
     sys.exit(128 + number)
 
 
-def _fail(error: SandmanError, code: int) -> NoReturn:
-    for line in explain(error):
+def _fail(ctx: click.Context, error: SandmanError, code: int) -> NoReturn:
+    for line in explain(error, getattr(ctx.obj, "origin", "")):
         click.echo(f"sandman: {line}", err=True)
     sys.exit(code)
 
 
-def explain(error: SandmanError) -> Iterator[str]:
-    """What happened, to whom, and what to do."""
+def explain(error: SandmanError, origin: str = "") -> Iterator[str]:
+    """What happened, to whom, and what to do. `origin`: who named the token."""
     yield f"error: {error}"
     if error.sandbox:
         yield f"sandbox: {error.sandbox}"
-    if advice := ADVICE.get(error.reason):
+    if error.reason == "unauthenticated" and origin:
+        yield f"what to do: the token came from {origin}: check it, or log in anew (sandman login)"
+    elif advice := ADVICE.get(error.reason):
         yield f"what to do: {advice}"
     elif error.retryable:
         yield "what to do: this may pass, try again"

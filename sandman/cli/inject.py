@@ -41,6 +41,7 @@ PASSED_ON = {"", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2",
     "--commands-only", is_flag=True, help="Write what the images run; leave the label as it is."
 )
 @click.option("--remove", is_flag=True, help="Take label and annotation away again.")
+@click.option("--json", "as_json", is_flag=True, help="What became of KIND/NAME, as a JSON object.")
 @click.pass_obj
 def inject(  # noqa: PLR0913 - options
     session: Session,
@@ -52,6 +53,7 @@ def inject(  # noqa: PLR0913 - options
     *,
     commands_only: bool,
     remove: bool,
+    as_json: bool,
 ) -> None:
     """Have pods of a workload get Sandman's daemon beside what they run.
 
@@ -69,11 +71,16 @@ def inject(  # noqa: PLR0913 - options
         raise click.UsageError(
             "name one workload (deploy/web), or a manifest (-f FILE, or - for stdin)"
         )
+    if as_json and workload in {None, "-"}:
+        raise click.UsageError("--json goes with KIND/NAME: a manifest is printed as it is")
     with httpx.Client() as client:
         registry = images.Registry(client, images.Credentials(), wanted)
         work = _Work(session, registry, label=not commands_only, remove=remove)
         if workload is not None and workload != "-":
-            work.in_cluster(workload, _kubectl(namespace, cluster))
+            deaf = work.in_cluster(workload, _kubectl(namespace, cluster))
+            if as_json:
+                told = {"workload": workload, "injected": not remove, "unlabelled_namespace": deaf}
+                click.echo(json.dumps(told))
         else:
             work.in_text(_read(file or "-"))
 
@@ -89,7 +96,8 @@ class _Work:
         self._label = label
         self._remove = remove
 
-    def in_cluster(self, workload: str, kubectl: list[str]) -> None:
+    def in_cluster(self, workload: str, kubectl: list[str]) -> str | None:
+        """Change it; the namespace that still has to be labelled for it, if any."""
         document = json.loads(_run([*kubectl, "get", workload, "-o", "json"]))
         place = templates.path(document)
         if not place:
@@ -100,12 +108,14 @@ class _Work:
         patch = json.dumps(templates.merge_patch(place, changed))
         _run([*kubectl, "patch", workload, "--type", "merge", "-p", patch])
         said = "are as before" if self._remove else "get the daemon"
-        if not self._remove and (namespace := _deaf(document, kubectl)):
+        namespace = None if self._remove else _deaf(document, kubectl)
+        if namespace is not None:
             said = (
                 f"run without the daemon until its namespace is labelled: kubectl label namespace "
                 f"{namespace} {names.LABEL_INJECT}={names.INJECT_NAMESPACE_WORKLOADS}"
             )
         self._session.say(f"{workload}: its next pods {said}")
+        return namespace
 
     def in_text(self, text: str) -> None:
         try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sandman import apikeys, names
+from sandman.cli.group import Group
 from sandman.cli.kept import Kept
 from sandman.cli.spans import Memory, Span
 from sandman.cli.table import show
@@ -45,12 +46,13 @@ token_file_option = click.option(
     metavar="FILE",
     help="Write the token there, for its owner alone to read, and not to standard output.",
 )
+json_option = click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 expires_option = click.option(
     "--expires", "expires_s", type=Span(), metavar="SPAN", help="It ends after 90d, 12h …"
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def keys() -> None:
     """API keys. A key's token is shown once; the cluster keeps its hash."""
 
@@ -88,12 +90,13 @@ def asked() -> Iterator[None]:
     "--offline", is_flag=True, help="Ask no cluster: print the Secret for your repository."
 )
 @token_file_option
+@json_option
 @namespace_option
 @context_option
 @click.pass_obj
 def new(  # noqa: PLR0913 - options
     session: Session, /, key_id: str, tenant: str, weight: float, expires_s: float | None, *,
-    offline: bool, token_file: str | None, namespace: str, cluster: str | None, **given: Any,  # noqa: ANN401 - options
+    offline: bool, token_file: str | None, as_json: bool, namespace: str, cluster: str | None, **given: Any,  # noqa: ANN401 - options
 ) -> None:  # fmt: skip
     """Make a key, and print its token.
 
@@ -107,6 +110,11 @@ def new(  # noqa: PLR0913 - options
     with asked():
         token = apikeys.make(key_id)
         entry = _entry(token, tenant, weight, expires_s, given)
+        shown = (
+            {"id": key_id, "tenant": tenant, "expires_at": entry.get("expires_at")}
+            if as_json
+            else None
+        )
         if offline:
             _hand_over(session, token, token_file)
             click.echo(json.dumps(_manifest(namespace, key_id, entry), indent=2))
@@ -118,7 +126,7 @@ def new(  # noqa: PLR0913 - options
                 raise ValueError(f"there is a key {key_id}: rotate or revoke it")
             return {key_id: json.dumps(entry).encode()}
 
-        _hand_over(session, token, token_file, lambda: kept.change(add))
+        _hand_over(session, token, token_file, lambda: kept.change(add), shown=shown)
     session.say(f"{key_id}: the gateways take it within seconds")
 
 
@@ -151,7 +159,7 @@ def _manifest(namespace: str, key_id: str, entry: Mapping[str, object]) -> dict[
 
 def _hand_over(
     session: Session, token: str, token_file: str | None, install: Callable[[], None] = lambda: None,
-    settle: Callable[[], None] = lambda: None,
+    settle: Callable[[], None] = lambda: None, shown: Mapping[str, object] | None = None,
 ) -> None:  # fmt: skip
     """Install a key and give its token to whoever asked; one that nobody got is not installed. One that is installed
     is given to him also where he did not want to wait until it has settled: another rotation would end the one that
@@ -161,7 +169,11 @@ def _hand_over(
         try:
             settle()
         finally:
-            click.echo(token)
+            click.echo(
+                token
+                if shown is None
+                else json.dumps({**shown, "token": token, "token_file": None})
+            )
         return
     path = Path(token_file)
     # Its owner's from the first byte on, and never somebody else's file.
@@ -175,6 +187,8 @@ def _hand_over(
         raise
     settle()
     session.say(f"the token is in {token_file}")
+    if shown is not None:
+        click.echo(json.dumps({**shown, "token": None, "token_file": token_file}))
 
 
 @keys.command("list")
@@ -228,12 +242,13 @@ def _state(entry: Mapping[str, Any], now: float) -> str:
 )  # fmt: skip
 @expires_option
 @token_file_option
+@json_option
 @namespace_option
 @context_option
 @click.pass_obj
 def rotate(  # noqa: PLR0913 - options
     session: Session, key_id: str, overlap_s: float, settle_s: float, expires_s: float | None, *,
-    token_file: str | None, namespace: str, cluster: str | None,
+    token_file: str | None, as_json: bool, namespace: str, cluster: str | None,
 ) -> None:  # fmt: skip
     """Give a key another token. Its tenant, limits and reservations stay, and what was made with it.
 
@@ -256,16 +271,26 @@ def rotate(  # noqa: PLR0913 - options
                 with session.waiting(f"{key_id} has another token; in {settle_s:g} s all know it"):
                     wait(settle_s)
 
-        _hand_over(session, token, token_file, lambda: kept.change(change), settle)
-    session.say(f"{key_id}: the old token is good until {apikeys.moment(now + overlap_s)}")
+        until = apikeys.moment(now + overlap_s)
+        shown = {"id": key_id, "old_until": until} if as_json else None
+        _hand_over(session, token, token_file, lambda: kept.change(change), settle, shown)
+    session.say(f"{key_id}: the old token is good until {until}")
 
 
 @keys.command()
 @click.argument("key_ids", nargs=-1, required=True, metavar="ID…")
+@json_option
 @namespace_option
 @context_option
 @click.pass_obj
-def revoke(session: Session, key_ids: tuple[str, ...], namespace: str, cluster: str | None) -> None:
+def revoke(
+    session: Session,
+    key_ids: tuple[str, ...],
+    *,
+    as_json: bool,
+    namespace: str,
+    cluster: str | None,
+) -> None:
     """Take keys away: what they have open ends within seconds, and the tokens that were made for them.
 
     Their sandboxes live on until their lease is over; another key of the tenant can release them.
@@ -280,6 +305,8 @@ def revoke(session: Session, key_ids: tuple[str, ...], namespace: str, cluster: 
 
         kept.change(take)
     session.say(f"revoked: {', '.join(key_ids)}")
+    if as_json:
+        click.echo(json.dumps({"revoked": list(key_ids)}))
 
 
 def _present(data: Mapping[str, bytes], key_id: str) -> bytes:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sandman.cli import complete
 from sandman.cli.table import show
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ COLUMNS = ("what", "expected", "outcome")
 
 
 @click.command()
-@click.argument("sandbox", metavar="SANDBOX")
+@click.argument("sandbox", metavar="SANDBOX", shell_complete=complete.sandboxes)
 @click.argument("profile", metavar="PROFILE")
 @click.option(
     "--wait",

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sandman.cli import complete
 from sandman.cli.command import exit_code
 from sandman.cli.table import show
 from sandman.handles import ENDED
 from sandman.sync import Stdout
+from sandman.wire import stream_json
 
 if TYPE_CHECKING:
     from sandman.cli.session import Session
@@ -21,7 +23,7 @@ COLUMNS = ("exec_id", "state", "started_at", "stdout_bytes", "stderr_bytes", "ex
 
 
 @click.command()
-@click.argument("sandbox")
+@click.argument("sandbox", shell_complete=complete.sandboxes)
 @click.option("--json", "as_json", is_flag=True, help="All that is known, as a JSON array.")
 @click.pass_obj
 def ps(session: Session, sandbox: str, *, as_json: bool) -> None:
@@ -39,7 +41,7 @@ def _row(info: ProcessInfo) -> dict[str, object]:
 
 
 @click.command()
-@click.argument("sandbox")
+@click.argument("sandbox", shell_complete=complete.sandboxes)
 @click.argument("exec_id", metavar="ID")
 @click.option(
     "-f",
@@ -47,8 +49,11 @@ def _row(info: ProcessInfo) -> dict[str, object]:
     is_flag=True,
     help="Go on until it ends; its exit code becomes this program's.",
 )
+@click.option(
+    "--json", "as_json", is_flag=True, help="A JSON object a line; the last says how it stands."
+)
 @click.pass_obj
-def logs(session: Session, sandbox: str, exec_id: str, *, follow: bool) -> None:
+def logs(session: Session, sandbox: str, exec_id: str, *, follow: bool, as_json: bool) -> None:
     """Print what the command ID of SANDBOX has written so far; `sandman ps` shows the ids."""
     code = 0
     with session.client() as client:
@@ -58,19 +63,27 @@ def logs(session: Session, sandbox: str, exec_id: str, *, follow: bool) -> None:
         written = {"stdout": info.stdout_bytes, "stderr": info.stderr_bytes}
         with process.follow() as output:
             if is_whole or any(written.values()):
-                _print(output, None if is_whole else written)
+                _print(output, None if is_whole else written, as_json=as_json)
             if follow:
                 code = exit_code(session, exec_id, output.result)
         for gap in output.gaps:
             session.say(f"{gap.stream}: bytes {gap.start} to {gap.end} are no longer kept")
+        if as_json:
+            last = process.refresh() if follow else info
+            told = {**last.to_json(streams=False), "gaps": [gap._asdict() for gap in output.gaps]}
+            click.echo(json.dumps(told))
     sys.exit(code)
 
 
-def _print(output: Follow, until: dict[str, int] | None) -> None:
+def _print(output: Follow, until: dict[str, int] | None, *, as_json: bool) -> None:
     """Pass on what comes, byte by byte; to its end, or until all of `until` has come."""
     for event in output:
-        target = (sys.stdout if isinstance(event, Stdout) else sys.stderr).buffer
-        target.write(event.data)
-        target.flush()
+        is_out = isinstance(event, Stdout)
+        if as_json:
+            click.echo(json.dumps(stream_json("stdout" if is_out else "stderr", event.data)))
+        else:
+            target = (sys.stdout if is_out else sys.stderr).buffer
+            target.write(event.data)
+            target.flush()
         if until is not None and all(output.offsets[name] >= until[name] for name in until):
             return

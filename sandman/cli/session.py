@@ -14,6 +14,7 @@ from rich.console import Console
 from sandman.sync import Client, Limits
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator
 
     from rich.status import Status
@@ -35,19 +36,38 @@ class Session:
     token: str | None
     ca: str | None
     server_name: str | None
+    context: str | None = None
     quiet: bool = False
+    origin: str = ""
+    """Who named the token of the client that was made last."""
     is_raw: bool = False
     """The terminal takes every byte as it is: a new line does not begin at the left."""
     _status: Status | None = None
 
     @contextmanager
-    def client(self) -> Iterator[Client]:
+    def client(
+        self,
+        retry_s: float = RETRY_S,
+        answer_s: float | None = None,
+        trust: ssl.SSLContext | None = None,
+    ) -> Iterator[Client]:
         """A client of the gateway; its retries are told on stderr.
+
+        Args:
+            retry_s: seconds that what may pass is tried again.
+            answer_s: seconds that connecting and an answer may take; None: as long as a program would wait.
+            trust: certificates in place of those of the options.
 
         Raises:
             ConfigurationError: the options do not lead to a gateway.
         """
-        with Client(self.url, self.token, **self._options()) as client:
+        options = self._options(retry_s)
+        if answer_s is not None:
+            options["limits"] = Limits(connect_s=answer_s, silence_s=answer_s, retry_s=retry_s)
+        if trust is not None:
+            options["ca"] = trust
+        with Client(self.url, self.token, **options) as client:
+            self.origin = client.settings.origin
             yield client
 
     def async_client(self) -> AsyncClient:
@@ -58,17 +78,18 @@ class Session:
         """
         from sandman import client  # noqa: PLC0415 - few verbs need it
 
-        options = self._options()
-        options["limits"] = Limits(retry_s=TERMINAL_RETRY_S)
-        return client.Client(self.url, self.token, **options)
+        made = client.Client(self.url, self.token, **self._options(TERMINAL_RETRY_S))
+        self.origin = made.settings.origin
+        return made
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self, retry_s: float) -> dict[str, Any]:
         # `on_retry` says it already, in fewer words.
         logging.getLogger("sandman").addHandler(logging.NullHandler())
         return {
             "ca": self.ca,
             "server_name": self.server_name,
-            "limits": Limits(retry_s=RETRY_S),
+            "context": self.context,
+            "limits": Limits(retry_s=retry_s),
             "on_retry": self._tell_retry,
         }
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sandman.cli import complete
 from sandman.cli.command import VERB_SETTINGS, place_options
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command(context_settings=VERB_SETTINGS)
-@click.argument("sandbox")
+@click.argument("sandbox", shell_complete=complete.sandboxes)
 @place_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from sandman import apikeys, names, signing
+from sandman.cli.group import Group
 from sandman.cli.kept import Kept
-from sandman.cli.keys import asked, context_option, namespace_option, wait
+from sandman.cli.keys import asked, context_option, json_option, namespace_option, wait
 from sandman.cli.spans import Span
 from sandman.cli.table import show
 from sandman.doctor.cluster import Cluster
@@ -59,7 +60,7 @@ class _Ring:
         return signing.read(data, self.pods())
 
 
-@click.group("signing-keys")
+@click.group("signing-keys", cls=Group)
 def signing_keys() -> None:
     """Keys that sign the tokens of daemons and sandboxes. Two or more are good at a time."""
 
@@ -100,11 +101,18 @@ def _state(key: signing.Key) -> str:
     "--settle", "settle_s", type=Span(), default="15s", show_default=True, metavar="SPAN",
     help="Between the two writes: so long every gateway has to read the new key.",
 )  # fmt: skip
+@json_option
 @namespace_option
 @context_option
 @click.pass_obj
 def rotate(
-    session: Session, key_id: str | None, settle_s: float, namespace: str, cluster: str | None
+    session: Session,
+    key_id: str | None,
+    settle_s: float,
+    *,
+    as_json: bool,
+    namespace: str,
+    cluster: str | None,
 ) -> None:
     """Make a new key and then use it. The old ones stay: `prune` takes away what nothing alive can need.
 
@@ -126,14 +134,19 @@ def rotate(
     session.say(
         f"{made} is current; pods of before keep theirs, so leave the old key until `prune` takes it"
     )
+    if as_json:
+        click.echo(json.dumps({"current": made}))
 
 
 @signing_keys.command()
 @click.option("--dry-run", is_flag=True, help="Say it and do nothing.")
+@json_option
 @namespace_option
 @context_option
 @click.pass_obj
-def prune(session: Session, *, dry_run: bool, namespace: str, cluster: str | None) -> None:
+def prune(
+    session: Session, *, dry_run: bool, as_json: bool, namespace: str, cluster: str | None
+) -> None:
     """Take away the keys that no pod needs any more.
 
     Free placeholders of before a rotation hold a key for as long as nobody claims them: `kubectl rollout restart` of the
@@ -150,6 +163,8 @@ def prune(session: Session, *, dry_run: bool, namespace: str, cluster: str | Non
             ring.kept.change(take)
     would = "would go" if dry_run else "gone"
     session.say(f"{would}: {', '.join(gone) or 'none'}")
+    if as_json:
+        click.echo(json.dumps({"gone": gone, "dry_run": dry_run}))
 
 
 def _now() -> float:

@@ -244,6 +244,7 @@ MANAGING: dict[str, tuple[str, str, dict[str, Any]]] = {
     "open its network": ("PUT", "/v1/sandboxes/{id}/network", {"json": {"network": "open"}}),
     "networks": ("GET", "/v1/networks", {}),
     "pools": ("GET", "/v1/pools", {}),
+    "overview": ("GET", "/v1/overview", {}),
     "reserve": ("POST", "/v1/reservations", {"json": {"count": 1, "for_s": 60}}),
     "reservations": ("GET", "/v1/reservations", {}),
     "end a run": ("DELETE", f"/v1/runs/{RUN}", {}),

@@ -280,6 +280,7 @@ _GATEWAY_AIM = Aim(
     (
         "/v1/sandboxes",
         "/v1/pools",
+        "/v1/overview",
         "/v1/networks",
         "/v1/reservations",
         "/v1/requests/none",

@@ -15,6 +15,7 @@ async def test_without_a_known_token_nothing_is_said(bed, header):
         ("POST", "/v1/sandboxes"),
         ("GET", "/v1/sandboxes/x-00000000"),
         ("GET", "/v1/pools"),
+        ("GET", "/v1/overview"),
     ]:
         answer = await bed.client.request(method, path, headers=header)
         assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")

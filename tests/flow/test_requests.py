@@ -56,6 +56,26 @@ async def full_bed():
 
 
 @DOORS
+async def test_a_tenant_sees_how_he_stands_and_nothing_of_another(full_bed, through):
+    bed = full_bed
+    async with door(bed, through) as client:
+        for run in ("r1", "r2"):
+            body = {"wait_s": 0, "run": run}
+            await client.post("/v1/sandboxes", json=body, headers=bed.as_("acme"))
+        own = await client.get("/v1/overview", headers=bed.as_("acme"))
+        told = own.json()
+        assert (told["tenant"], told["sandboxes"], told["waiting"]) == ("acme", 1, 2)
+        assert [one["run"] for one in told["requests"]] == ["r1", "r2"]
+        assert told["oldest_s"] == told["requests"][0]["waited_s"] >= 0
+        assert told["limits"]["weight"] == 1.0
+        theirs = await client.get("/v1/overview", headers=bed.as_("zeta"))
+        assert theirs.json() == {
+            "tenant": "zeta", "sandboxes": 0, "waiting": 0, "oldest_s": None, "requests": [], "limits": told["limits"],
+        }  # fmt: skip
+        assert "acme" not in theirs.text
+
+
+@DOORS
 async def test_who_waits_in_vain_is_told_how_to_ask_again(full_bed, through):
     bed = full_bed
     async with door(bed, through) as client:

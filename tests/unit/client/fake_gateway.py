@@ -382,6 +382,26 @@ class FakeGateway(Inside):
         }
         connection.json(200, {"pools": [pool]})
 
+    def _overview(self, connection: Connection, request: Request) -> None:
+        waits = {"pool": "root", "image": "img:1", "run": None, "waited_s": 3.5}
+        connection.json(
+            200,
+            {
+                "tenant": "acme",
+                "sandboxes": len(self.sandboxes),
+                "waiting": 1,
+                "oldest_s": 3.5,
+                "requests": [waits],
+                "limits": {
+                    "weight": 2.0,
+                    "concurrent": 8,
+                    "rate": None,
+                    "cpu": 4.0,
+                    "memory": 2**30,
+                },
+            },
+        )
+
     # --- files ----------------------------------------------------------------------------------
 
 
@@ -397,6 +417,7 @@ ROUTES: Iterable[tuple[str, str, Callable]] = (
     ("DELETE", "/v1/runs/([^/]+)", FakeGateway._release_run),
     ("DELETE", "/v1/requests", FakeGateway._give_up),
     ("GET", "/v1/pools", FakeGateway._pools),
+    ("GET", "/v1/overview", FakeGateway._overview),
     ("POST", "/v1/reservations", FakeGateway._reserve),
     ("GET", "/v1/reservations", FakeGateway._reservations),
     ("GET", "/v1/reservations/([^/]+)", FakeGateway._reservation),
