@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pytest
     from xdist.remote import Producer
 
-TOGETHER = ("tests/cluster/", "tests/conformance/", "tests/runc/")
+TOGETHER = ("tests/adapters/", "tests/cluster/", "tests/conformance/", "tests/runc/")
 """There is one cluster, and the daemons under runc are shared: each of these goes to one worker, in order."""
 
 
