@@ -113,11 +113,15 @@ page: setup ## what the gateway's page has of others (xterm, by npm): for its te
 test-browser: page $(VENV)/.browser ## the page in a real Chromium (Debian's package `chromium`)
 	$(PY) $(PYTEST)=build/junit/test-browser.xml tests/browser
 
+.PHONY: test-adapters
+test-adapters: setup ## each framework's own runner on its adapter, against local mode (root, Debian, Python 3.12 beside 3.11)
+	$(PY) $(PYTEST)=build/junit/test-adapters.xml tests/adapters
+
 .PHONY: test-all
 test-all: setup page $(VENV)/.browser ## all of them in one session, with the coverage gate: what CI runs
 	$(VENV)/bin/coverage erase
 	$(VENV)/bin/coverage run $(PYTEST)=build/junit/test-all.xml $(PARALLEL) \
-		tests/unit tests/flow tests/browser tests/conformance tests/runc tests/cluster tests/scale
+		tests/unit tests/flow tests/adapters tests/browser tests/conformance tests/runc tests/cluster tests/scale
 	$(VENV)/bin/coverage combine --quiet
 	$(VENV)/bin/coverage report
 
@@ -188,6 +192,20 @@ lock-swerex: setup ## resolve what SWE-ReX's own tests need anew (tests/conforma
 		--generate-hashes --no-header --no-annotate --no-emit-index-url --quiet \
 		--output-file tests/conformance/swerex.lock
 	! grep -nE '://|^ *-(i|f|-index|-extra-index|-find)' tests/conformance/swerex.lock
+
+ADAPTERS := tests/adapters
+frozen = $(PY) -m uv pip compile $(1).in --universal --python-version $(2) --upgrade \
+	--generate-hashes --no-header --no-annotate --no-emit-index-url --quiet --output-file $(1).lock
+
+.PHONY: lock-adapters
+lock-adapters: setup ## resolve what the frameworks of tests/adapters need anew
+	$(PY) -m pip install --quiet --disable-pip-version-check uv
+	$(call frozen,$(ADAPTERS)/minisweagent,3.11)
+	$(call frozen,$(ADAPTERS)/harbor,3.12)
+	$(call frozen,$(ADAPTERS)/nemo_gym,3.12)
+	$(call frozen,$(ADAPTERS)/nemo_gym_alone,3.12) --no-deps
+	cat $(ADAPTERS)/nemo_gym_alone.lock >> $(ADAPTERS)/nemo_gym.lock; rm $(ADAPTERS)/nemo_gym_alone.lock
+	! grep -nE '://|^ *-(i|f|-index|-extra-index|-find)' $(ADAPTERS)/*.lock
 
 .PHONY: images
 images: setup ## build the images and push them to REGISTRY

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
 
 TOGETHER = {
+    "tests/adapters/": "adapters",
     "tests/cluster/": "cluster",
     "tests/scale/": "cluster",
     "tests/conformance/": "conformance",

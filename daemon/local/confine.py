@@ -55,7 +55,7 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _LATER = (
     "encodings.idna", "encodings.latin_1", "encodings.utf_8", "subprocess", "stringprep", "zlib", "pty", "tty",
     "termios", "base64", "binascii", "hashlib", "secrets", "random", "ipaddress", "http", "urllib.parse",
-    "sandman.descent", "sandman.pack", "sandman.tar", "sandman.unpack",
+    "array", "bisect", "hmac", "json", "sandman.descent", "sandman.pack", "sandman.tar", "sandman.terminal", "sandman.unpack",
 )  # fmt: skip
 """What functions of the daemon and of the standard library import when they are called; a test looks for more."""
 

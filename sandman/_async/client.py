@@ -326,9 +326,13 @@ class Client:
             Sandbox(self._transport, parse_info(item)) for item in items_of(answer, "sandboxes")
         ]
 
-    async def release(self, sandbox_id: str) -> None:
-        """Let a sandbox go; an unknown id is gone already."""
-        await self.attach(sandbox_id).release()
+    async def release(self, sandbox_id: str, *, quietly: bool = False) -> None:
+        """Let a sandbox go; an unknown id is gone already. `quietly`: where that cannot be done now, it is logged
+        and tried again by the heartbeats, and not raised."""
+        if quietly:
+            await self._release_quietly(sandbox_id)
+        else:
+            await self.attach(sandbox_id).release()
 
     async def release_run(self, run: str) -> int:
         """Let every sandbox of the run go; how many there were."""
@@ -377,7 +381,7 @@ class Client:
 
     async def _release_quietly(self, sandbox_id: str) -> None:
         try:
-            await self.release(sandbox_id)
+            await self.attach(sandbox_id).release()
         except SandmanError as error:
             self._heart.owe(Debt(f"/v1/sandboxes/{quote(sandbox_id, safe='')}"))
             logger.warning("sandbox %s is left to its lease, or a later try: %s", sandbox_id, error)

@@ -327,9 +327,13 @@ class Client:
             Sandbox(self._transport, parse_info(item)) for item in items_of(answer, "sandboxes")
         ]
 
-    def release(self, sandbox_id: str) -> None:
-        """Let a sandbox go; an unknown id is gone already."""
-        self.attach(sandbox_id).release()
+    def release(self, sandbox_id: str, *, quietly: bool = False) -> None:
+        """Let a sandbox go; an unknown id is gone already. `quietly`: where that cannot be done now, it is logged
+        and tried again by the heartbeats, and not raised."""
+        if quietly:
+            self._release_quietly(sandbox_id)
+        else:
+            self.attach(sandbox_id).release()
 
     def release_run(self, run: str) -> int:
         """Let every sandbox of the run go; how many there were."""
@@ -378,7 +382,7 @@ class Client:
 
     def _release_quietly(self, sandbox_id: str) -> None:
         try:
-            self.release(sandbox_id)
+            self.attach(sandbox_id).release()
         except SandmanError as error:
             self._heart.owe(Debt(f"/v1/sandboxes/{quote(sandbox_id, safe='')}"))
             logger.warning("sandbox %s is left to its lease, or a later try: %s", sandbox_id, error)

@@ -6,15 +6,13 @@ must not decide ours. They are pinned by hash in `inspect.lock` and installed on
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
 import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests import venvs
 from tests.conformance import cells, container, rootfs
 
 HERE = Path(__file__).resolve().parent
@@ -61,17 +59,7 @@ class Verdict:
 
 def environment() -> Path:
     """The Python of the virtual environment, made now when it is not there."""
-    identity = LOCK.read_bytes() + sys.version.encode()
-    place = rootfs.CACHE / f"inspect-{hashlib.sha256(identity).hexdigest()[:16]}"
-    python = place / "bin" / "python"
-    with rootfs.one_at_a_time():
-        if not (place / ".complete").exists():
-            shutil.rmtree(place, ignore_errors=True)
-            subprocess.run([sys.executable, "-m", "venv", place], check=True)
-            pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            subprocess.run([*pip, "--require-hashes", "--requirement", LOCK], check=True)
-            (place / ".complete").touch()
-    return python
+    return venvs.environment(LOCK)
 
 
 class Run:

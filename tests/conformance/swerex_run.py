@@ -7,13 +7,10 @@ what they need (`swerex.lock`), and kept in the cache.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
 import os
 import shutil
 import socket
 import subprocess
-import sys
 import tarfile
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
@@ -22,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from tests import venvs
 from tests.tasks import fetch
 from tests.tasks.catalog import Source
 from tests.unit.daemon import harness
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 LOCK = HERE / "swerex.lock"
-CACHE = fetch.CACHE.parent / "conformance"
 SDIST = Source("1.4.0", "14f8a24c49a63f9e251340b1109ac75a4aacbaece410f8599209de9bfca843c0")
 SUITES = (
     "test_execution.py",
@@ -54,26 +51,9 @@ class Verdict:
     words: str = ""
 
 
-def environment() -> Path:
-    """The Python of the virtual environment, made now when it is not there."""
-    identity = LOCK.read_bytes() + sys.version.encode()
-    place = CACHE / f"swerex-{hashlib.sha256(identity).hexdigest()[:16]}"
-    python = place / "bin" / "python"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "swerex.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (place / ".complete").exists():
-            shutil.rmtree(place, ignore_errors=True)
-            subprocess.run([sys.executable, "-m", "venv", place], check=True)
-            pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            subprocess.run([*pip, "--require-hashes", "--requirement", LOCK], check=True)
-            (place / ".complete").touch()
-    return python
-
-
 def unpack(scratch: Path) -> Path:
     """SWE-ReX's tests as a package, with what they ask for beside them."""
-    archive = fetch.sdist("swe-rex", SDIST, CACHE)
+    archive = fetch.sdist("swe-rex", SDIST, venvs.CACHE)
     with tarfile.open(archive) as tar:
         tar.extractall(scratch, filter="data")
     suite = scratch / f"swe_rex-{SDIST.version}"
@@ -84,7 +64,7 @@ def unpack(scratch: Path) -> Path:
 
 def run(scratch: Path) -> dict[str, Verdict]:
     """Every test by its name, and what became of it."""
-    python = environment()
+    python = venvs.environment(LOCK)
     suite, report = unpack(scratch), scratch / "report.xml"
     path = f"{python.parent}:{os.environ['PATH']}"
     base = {"HOME": str(scratch), "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}

@@ -20,7 +20,7 @@ from sandman._core.values import ReservationInfo
 from sandman._sync.reservation import seconds_left
 from sandman._sync.transport import Transport
 from sandman.client import Client
-from sandman.errors import UnreachableError
+from sandman.errors import ForbiddenError, UnreachableError
 from sandman.sync import Client as SyncClient
 from tests.unit.client.backends import on_backends
 from tests.unit.client.fake_gateway import TOKEN, answer, drop_after
@@ -184,6 +184,17 @@ def test_what_could_not_be_released_is_released_later(gateway: FakeGateway, monk
         assert wait_until(lambda: not gateway.sandboxes)
         assert wait_until(lambda: not client._heart._debts)
         assert len(gateway.calls("DELETE /v1/sandboxes")) == 4
+
+
+def test_who_releases_quietly_has_it_released_later(gateway: FakeGateway, monkeypatch):
+    monkeypatch.setattr(heart, "AGAIN_S", 0.05)
+    with SyncClient(gateway.url, TOKEN) as client:
+        box = client.create(run="r1", ttl_s=60)
+        gateway.plan("DELETE /v1/sandboxes", *[answer(403)] * 2)
+        with pytest.raises(ForbiddenError):
+            client.release(box.id)
+        client.release(box.id, quietly=True)
+        assert wait_until(lambda: not gateway.sandboxes)
 
 
 @on_backends

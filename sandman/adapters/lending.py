@@ -1,0 +1,94 @@
+"""One client for all sandboxes of a framework's process, which makes and ends them one by one."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
+
+import anyio
+from anyio.lowlevel import current_token
+
+from sandman._core.config import RELEASE_LIMIT_S
+from sandman.client import Client, Sandbox, SandboxOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+Lent = TypeVar("Lent")
+
+
+class Lending(Generic[Lent]):
+    """Things by key, each made for the first who borrows it.
+
+    Args:
+        make: a thing.
+    """
+
+    def __init__(self, make: Callable[[], Lent]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._lent: dict[Hashable, tuple[Lent, int]] = {}
+
+    def borrow(self, key: Hashable = None) -> Lent:
+        """The thing of that key, to be given back."""
+        with self._lock:
+            thing, users = self._lent.get(key) or (self._make(), 0)
+            self._lent[key] = thing, users + 1
+            return thing
+
+    def give_back(self, key: Hashable = None) -> Lent | None:
+        """Of the last who has it, the thing, which is then his to close."""
+        with self._lock:
+            thing, users = self._lent.pop(key)
+            if users > 1:
+                self._lent[key] = thing, users - 1
+                return None
+            return thing
+
+
+_clients: Lending[Client] = Lending(Client)
+"""By event loop: connections belong to theirs."""
+
+
+@dataclass(slots=True)
+class Holding:
+    """A sandbox that is kept until `release()`, or the end of this process."""
+
+    box: Sandbox
+    _client: Client
+    _loop: object
+    _is_released: bool = False
+
+    @classmethod
+    async def acquire(cls, options: SandboxOptions) -> Self:
+        """Allocate a sandbox.
+
+        Raises:
+            ConfigurationError: it is not said where the gateway is.
+            SandmanError: as `Client.create`.
+        """
+        loop = current_token()
+        client = _clients.borrow(loop)
+        try:
+            return cls(await client.create(**options), client, loop)
+        except BaseException:
+            await _give_back(loop)
+            raise
+
+    async def release(self) -> None:
+        """Let it go, also when this is cancelled; what cannot be done now is done later, or by its lease. May be repeated."""
+        if self._is_released:
+            return
+        self._is_released = True
+        try:
+            with anyio.move_on_after(RELEASE_LIMIT_S, shield=True):
+                await self._client.release(self.box.id, quietly=True)
+        finally:
+            await _give_back(self._loop)
+
+
+async def _give_back(loop: object) -> None:
+    if (client := _clients.give_back(loop)) is not None:
+        with anyio.CancelScope(shield=True):
+            await client.aclose()
