@@ -20,30 +20,23 @@ LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 
 
 def main(arguments: list[str]) -> int:
-    """What is asked for; the exit code."""
-    match arguments:
-        case [scenario, *rest] if scenario in SCENARIOS:
-            return locust(scenario, rest)
-        case ["report" | "curve" as what, *rest]:
-            from loadtest import curve  # noqa: PLC0415 - no scenario needs it
+    """What is asked for; the exit code. For a scenario this becomes Locust, which forks and patches as it likes."""
+    what, *rest = arguments or [""]
+    if what in SCENARIOS:
+        command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless"]
+        more = ["--only-summary", "--skip-log-setup", "--scenario", what, *rest]
+        # Our own interpreter, and arguments of who called us.
+        os.execv(sys.executable, [*command, *more])  # noqa: S606
+    if what in ("report", "curve"):
+        from loadtest import curve  # noqa: PLC0415 - no scenario needs it
 
-            return curve.main(what, rest)
-        case ["floor", *rest]:
-            from loadtest import floor  # noqa: PLC0415 - nor this
+        return curve.main(what, rest)
+    if what == "floor":
+        from loadtest import floor  # noqa: PLC0415 - nor this
 
-            return floor.main(rest)
-        case _:
-            sys.stderr.write(USAGE)
-            return 2
-
-
-def locust(scenario: str, rest: list[str]) -> int:
-    """Become Locust, which forks, patches and exits as it likes."""
-    command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless"]
-    more = ["--only-summary", "--skip-log-setup", "--scenario", scenario, *rest]
-    # Our own interpreter, and arguments of who called us.
-    os.execv(sys.executable, [*command, *more])  # noqa: S606
-    return 1
+        return floor.main(rest)
+    sys.stderr.write(USAGE)
+    return 2
 
 
 if __name__ == "__main__":

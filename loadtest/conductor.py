@@ -106,12 +106,16 @@ class Conductor:
             self.watch.look()
             self._sleep(LOOK_S)
 
+    def stop(self) -> None:
+        """It is over, whatever was under way."""
+        if self.phase not in ("", plans.OVER):
+            self._enter(plans.OVER)
+
     def finish(self) -> None:
         """Release everything, or see abandoned things go; once, however it is ended."""
         if self.is_finished:
             return
-        if self.phase != plans.OVER:
-            self._enter(plans.OVER)
+        self.stop()
         if self.plan.scenario == "abandon":
             self._see_gone()
         else:

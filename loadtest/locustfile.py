@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,8 @@ def begin(environment: Environment, **_: object) -> None:
         Process.stage = stage = Stage(plan, target, run, Event)
         runner.register_message(PHASE, lambda msg, **_: enter(stage, runner, msg.data))
     if not isinstance(runner, WorkerRunner):
+        # As Ctrl-C, which releases everything: Locust hears of SIGTERM only when the shape is through.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         record = Record() if Process.stage is None else Process.stage.record
         Process.conductor = Conductor(
             plan, target, run, record, lambda phase: announce(runner, run, phase), gevent.sleep
@@ -169,6 +172,13 @@ def add_up(data: dict[str, Any], **_: object) -> None:
     # A worker that was left over by another run has nothing to say here.
     if conductor is not None and told is not None and told["run"] == conductor.run:
         conductor.record.merge(Record.of(told["record"]))
+
+
+@events.test_stopping.add_listener
+def stop(**_: object) -> None:
+    """Callers are told, however it came to that."""
+    if Process.conductor is not None:
+        Process.conductor.stop()
 
 
 @events.quitting.add_listener

@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
@@ -71,6 +72,7 @@ class Session:
     ) -> None:
         parts = urlsplit(url)
         host, self._headers = parts.hostname or "", dict(headers)
+        self._turn = threading.Lock()
         self._connection: http.client.HTTPConnection
         if parts.scheme == "https":
             self._connection = _Secure(host, parts.port, trust, server_name or host)
@@ -105,8 +107,9 @@ class Session:
             BrokenError: there was none.
         """
         try:
-            answer = self._begin(method, path, body, headers or {}, silence_s)
-            return _whole(answer)
+            # Who leads sends heartbeats, and at the same time the last calls: one after the other on a connection.
+            with self._turn:
+                return _whole(self._begin(method, path, body, headers or {}, silence_s))
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise BrokenError(_text(error)) from error
@@ -126,6 +129,8 @@ class Session:
                 return
             while line := answer.readline(LINE_MOST_BYTES):
                 yield Answer(200, {}, line)
+            # To its end, or the connection serves no other call.
+            answer.read()
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise BrokenError(_text(error)) from error
