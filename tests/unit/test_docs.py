@@ -125,7 +125,9 @@ PROCESS = {
 def test_metrics_of_the_process_are_told_and_documented():
     assert {family.name for family in whole_metrics()} >= PROCESS
     row = next(line for line in text("docs/operations.md").splitlines() if "`process_" in line)
-    assert {name.removesuffix("_total") for name in re.findall(r"`(process_[a-z_]+)`", row)} == PROCESS
+    assert {
+        name.removesuffix("_total") for name in re.findall(r"`(process_[a-z_]+)`", row)
+    } == PROCESS
 
 
 @pytest.mark.parametrize("file", ["dashboard.json", "alerts.yaml"])
