@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
 from loadtest.plan import SCENARIOS
+from loadtest.session import BrokenError
+from loadtest.target import TargetError
 
 USAGE = f"""\
 python -m loadtest SCENARIO [flags]            {", ".join(SCENARIOS)}
@@ -34,10 +37,16 @@ def main(arguments: list[str]) -> int:
     if what == "floor":
         from loadtest import floor  # noqa: PLC0415 - nor this
 
-        return floor.main(rest)
+        try:
+            return floor.main(rest)
+        except (floor.FloorError, TargetError, BrokenError) as error:
+            sys.stderr.write(f"loadtest: {error}\n")
+            return 2
     sys.stderr.write(USAGE)
     return 2
 
 
 if __name__ == "__main__":
+    # As Ctrl-C: what the floor has claimed is deleted all the same. Locust makes its own.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 CONNECTIONS = 16
 MOST = 2_000
 """Placeholders that are taken at most; pods made, a tenth of it."""
+LIFE_S = 600.0
+"""After which what was claimed and not deleted ends by itself."""
 RUNNING_S = 60.0
 LOOK_S = 0.01
 MEDIA_PATCH = "application/json-patch+json"
@@ -48,22 +50,27 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--pods", type=int, default=20, help="pods that are made one by one")
     parser.add_argument("--connections", type=int, default=CONNECTIONS)
     parser.add_argument("--namespace", default=names.SANDBOX_NAMESPACE)
+    parser.add_argument("--mine", action="append", default=[])
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
     found = target.read(given.target)
-    target.check(found, ())
+    target.check(found, given.mine)
     if found.api_server is None:
         raise target.TargetError(f"{given.target} has no api_server")
+    target.check_host(found.api_server.url, given.mine)
     if not (0 < given.n <= MOST and 0 <= given.pods <= MOST // 10):
         raise target.TargetError(f"--n is 1 to {MOST}, --pods 0 to {MOST // 10}")
     floor = Floor(found.api_server, given.namespace, found.pool)
-    told = json.dumps(
-        {"claims": floor.claims(given.n, given.connections), "pods": floor.pods(given.pods)},
-        indent=1,
-    )
+    told = {}
+    for name in ("claims", "pods"):
+        is_claims = name == "claims"
+        told[name] = (
+            floor.claims(given.n, given.connections) if is_claims else floor.pods(given.pods)
+        )
+        sys.stdout.write(f"{name}: {json.dumps(told[name])}\n")
+        sys.stdout.flush()
     if given.out:
-        given.out.write_text(told + "\n")
-    sys.stdout.write(told + "\n")
+        given.out.write_text(json.dumps(told, indent=1) + "\n")
     return 0
 
 
@@ -87,6 +94,8 @@ class Floor:
         if len(free) < count:
             raise FloorError(f"{len(free)} placeholders are free, not {count}")
         whole, lock, source = Histogram(), threading.Lock(), iter(free)
+        # Nobody else's: what refused us was another's by then.
+        mine: list[dict[str, Any]] = []
 
         def loop(session: Session) -> int:
             refused = 0
@@ -98,19 +107,23 @@ class Floor:
                 status = self._claim(session, pod)
                 took = (time.perf_counter() - began) * 1e3
                 with lock:
+                    if status == 200:
+                        mine.append(pod)
+                        whole.add(took)
                     refused += status != 200
-                    whole.add(took)
 
         sessions = [self._session(is_gateway=True) for _ in range(connections)]
-        for session in sessions:
-            session.call("GET", "/version")
-        began = time.perf_counter()
-        with ThreadPoolExecutor(connections) as threads:
-            refused = sum(threads.map(loop, sessions))
-        seconds = time.perf_counter() - began
-        for pod in free:
-            self._delete(sessions[0], pod["metadata"]["name"], pod["metadata"]["uid"])
-        rate = round(count / seconds, 1)
+        try:
+            for session in sessions:
+                session.call("GET", "/version")
+            began = time.perf_counter()
+            with ThreadPoolExecutor(connections) as threads:
+                refused = sum(threads.map(loop, sessions))
+            seconds = time.perf_counter() - began
+        finally:
+            for pod in mine:
+                self._delete(sessions[0], pod["metadata"]["name"], pod["metadata"]["uid"])
+        rate = round(len(mine) / seconds, 1)
         return {**numbers(whole), "refused": refused, "connections": connections, "per_s": rate}
 
     def pods(self, count: int) -> dict[str, Any]:
@@ -124,9 +137,11 @@ class Floor:
             began = time.perf_counter()
             pod = {"metadata": {"name": name}, "spec": template}
             made = _checked(session, "POST", self._path, pod)
-            self._until_running(session, name)
-            whole.add((time.perf_counter() - began) * 1e3)
-            self._delete(session, name, made["metadata"]["uid"])
+            try:
+                self._until_running(session, name)
+                whole.add((time.perf_counter() - began) * 1e3)
+            finally:
+                self._delete(session, name, made["metadata"]["uid"])
         return numbers(whole)
 
     def _free(self, count: int) -> list[dict[str, Any]]:
@@ -170,21 +185,32 @@ class Floor:
 
 
 def claim(pod: Mapping[str, Any], now: float) -> list[dict[str, Any]]:
-    """The gateway's patch for a warm claim: the same tests, and as many bytes of annotations."""
-    labels, annotations = "/metadata/labels/", "/metadata/annotations/"
-    lease = {"expires_at": now + 600, "idle_s": None, "ends_at": now + 600}
-    request = {"claim_id": "0" * 32, "labels": {}, "pool": "root", "purpose": "train"}
+    """The gateway's own patch for a warm claim, operation by operation (a test compares them)."""
+    state = "/metadata/labels/" + escape(names.LABEL_STATE)
+    labels = {names.LABEL_TENANT: "floor", names.LABEL_TIER: "warm", names.LABEL_NETWORK: "none"}
+    lease = {"expires_at": round(now + LIFE_S, 3), "max_s": LIFE_S, "start_s": 0.0}
+    annotations = {
+        names.ANNOTATION_CLAIM: json.dumps({"id": "floor"}),
+        names.ANNOTATION_LEASE: json.dumps(lease),
+        names.ANNOTATION_REQUEST: json.dumps({"pool": "root"}),
+        names.ANNOTATION_SAFE_TO_EVICT: "false",
+    }
     return [
         {"op": "test", "path": "/metadata/uid", "value": pod["metadata"]["uid"]},
-        {"op": "test", "path": labels + escape(names.LABEL_STATE), "value": names.STATE_FREE},
+        {"op": "test", "path": state, "value": names.STATE_FREE},
         {"op": "test", "path": "/metadata/deletionTimestamp", "value": None},
         {"op": "remove", "path": "/metadata/ownerReferences"},
-        {"op": "replace", "path": labels + escape(names.LABEL_STATE), "value": names.STATE_LEASED},
-        {"op": "add", "path": "/spec/activeDeadlineSeconds", "value": 1200},
-        {"op": "add", "path": labels + escape(names.LABEL_TENANT), "value": "floor"},
-        {"op": "add", "path": annotations + escape(names.ANNOTATION_LEASE), "value": json.dumps(lease)},
-        {"op": "add", "path": annotations + escape(names.ANNOTATION_REQUEST), "value": json.dumps(request)},
-    ]  # fmt: skip
+        {"op": "replace", "path": state, "value": names.STATE_LEASED},
+        {"op": "add", "path": "/spec/activeDeadlineSeconds", "value": 2 * int(LIFE_S)},
+        *_added("/metadata/labels/", labels),
+        *_added("/metadata/annotations/", annotations),
+    ]
+
+
+def _added(path: str, values: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [
+        {"op": "add", "path": path + escape(key), "value": text} for key, text in values.items()
+    ]
 
 
 def escape(key: str) -> str:

@@ -180,20 +180,25 @@ def check(target: Target, mine: Sequence[str]) -> None:
         TargetError: a host that nobody claimed, plain HTTP beyond the loopback, or nothing to ask for.
     """
     for url in target.urls:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        if parts.scheme not in ("https", "http") or not host:
-            raise TargetError(f"{url} is no address of a gateway")
-        if is_loopback(host):
-            continue
-        if parts.scheme != "https":
-            raise TargetError(f"{url} would carry keys in the open")
-        if host not in mine:
-            raise TargetError(
-                f"{host} is not this machine. Load harms who else works there: say --mine {host} if it is yours"
-            )
+        check_host(url, mine)
     if target.pool is None and target.image is None:
         raise TargetError("nothing to ask for: say --image or --pool")
+
+
+def check_host(url: str, mine: Sequence[str]) -> None:
+    """The same of one address."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme not in ("https", "http") or not host:
+        raise TargetError(f"{url} is no address of a gateway")
+    if is_loopback(host):
+        return
+    if parts.scheme != "https":
+        raise TargetError(f"{url} would carry keys in the open")
+    if host not in mine:
+        raise TargetError(
+            f"{host} is not this machine. Load harms who else works there: say --mine {host} if it is yours"
+        )
 
 
 def is_loopback(host: str) -> bool:
