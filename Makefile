@@ -36,6 +36,7 @@ lock: setup ## resolve the dependencies anew; hashes, and no word of where they 
 	$(call compile,$(OURS)) --group dev --constraint requirements.lock --output-file requirements-dev.lock
 	$(call compile,--group fuzz) --output-file requirements-fuzz.lock
 	$(call compile,--group browser) --output-file requirements-browser.lock
+	$(call compile,--group load) --output-file requirements-load.lock
 	$(call compile,$(INSPECT).in) --output-file $(INSPECT).lock
 	! grep -nE '://|^ *-(i|f|-index|-extra-index|-find)' requirements*.lock $(INSPECT).lock
 
@@ -44,7 +45,7 @@ INSPECT := tests/conformance/inspect
 compile = $(PY) -m uv pip compile $(1) --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate --no-emit-index-url --quiet --upgrade
 
-PROGRAMS := gateway webhook daemon sandman scripts benchmarks
+PROGRAMS := gateway webhook daemon sandman scripts benchmarks loadtest
 
 # What ruff does not see: a yield inside a nursery (101, 119), an await that cancellation cuts short in a
 # `finally` (102), a swallowed cancellation (103), and, but in test doubles, async generators (900).
@@ -58,13 +59,25 @@ $(VENV)/.browser: requirements-browser.lock $(VENV)/.locked
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement $<
 	touch $@
 
+# An environment of its own, with Locust and gevent in it and nothing of the services.
+LOADVENV ?= .venv-load
+
+$(LOADVENV)/.locked: requirements-load.lock
+	$(PYTHON) -m venv $(LOADVENV)
+	$(LOADVENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	touch $@
+
+.PHONY: load
+load: $(LOADVENV)/.locked ## the environment of the load tests (docs/loadtest.md)
+
 .PHONY: lint
-lint: setup ## everything that reads the code without running it
+lint: setup load ## everything that reads the code without running it
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/mypy --explicit-package-bases scripts benchmarks
 	$(VENV)/bin/mypy --explicit-package-bases tests/typing
+	$(VENV)/bin/mypy --python-executable $(LOADVENV)/bin/python --follow-imports silent --package loadtest
 	$(VENV)/bin/flake8-async --enable=$(ASYNC),ASYNC900 $$(find sandman gateway webhook -name '*.py')
 	$(VENV)/bin/flake8-async --enable=$(ASYNC) $$(grep -rlE --include='*.py' 'async |trio|anyio' tests)
 	$(VENV)/bin/bandit --quiet --configfile pyproject.toml --severity-level medium --recursive $(PROGRAMS)
@@ -82,7 +95,7 @@ audit: setup ## known vulnerabilities of what is locked; needs the Python packag
 	done
 
 .PHONY: test
-test: setup ## unit and flow tests, with the coverage gate; needs no cluster
+test: setup load ## unit and flow tests, with the coverage gate; needs no cluster
 	$(VENV)/bin/coverage erase
 	$(VENV)/bin/coverage run $(PYTEST)=build/junit/test.xml $(PARALLEL) tests/unit tests/flow
 	$(VENV)/bin/coverage combine --quiet
@@ -118,7 +131,7 @@ test-adapters: setup ## each framework's own runner on its adapter, against loca
 	$(PY) $(PYTEST)=build/junit/test-adapters.xml tests/adapters
 
 .PHONY: test-all
-test-all: setup page $(VENV)/.browser ## all of them in one session, with the coverage gate: what CI runs
+test-all: setup page load $(VENV)/.browser ## all of them in one session, with the coverage gate: what CI runs
 	$(VENV)/bin/coverage erase
 	$(VENV)/bin/coverage run $(PYTEST)=build/junit/test-all.xml $(PARALLEL) \
 		tests/unit tests/flow tests/adapters tests/browser tests/conformance tests/runc tests/cluster tests/scale

@@ -42,6 +42,8 @@ class Metrics:
         self._registry = prometheus.CollectorRegistry()
         self._callers = prometheus.CollectorRegistry()
         self._platform = prometheus.CollectorRegistry()
+        # Memory, processor time and open files of this program, by the names that everybody has for them.
+        prometheus.ProcessCollector(registry=self._registry)
         self._claims = self._histogram(
             "sandman_allocation_claim_seconds",
             "Time from request to its pod's being claimed or made, by tier.",

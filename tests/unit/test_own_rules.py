@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = ("gateway", "webhook", "daemon", "sandman", "scripts", "benchmarks")
+PROGRAMS = ("gateway", "webhook", "daemon", "sandman", "scripts", "benchmarks", "loadtest")
 SECRET = re.compile(
     r"(^|_)(tokens?|digests?|hexdigest|secrets?|signatures?|h?macs?|passwords?|sha256)(_|$)",
     re.IGNORECASE,

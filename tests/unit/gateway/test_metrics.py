@@ -221,7 +221,7 @@ async def test_names_follow_the_conventions(nursery, autojump_clock):
     families = list(text_string_to_metric_families(metrics.render_all().decode()))
     assert len({one.name for one in families}) == len(families) >= 16
     for family in families:
-        assert re.fullmatch(r"sandman(_[a-z]+)+", family.name)
+        assert re.fullmatch(r"(sandman|process)(_[a-z]+)+", family.name)
         assert family.documentation.endswith(".")
         if family.type == "histogram":
             assert family.name.endswith("_seconds")
