@@ -60,6 +60,18 @@ async def test_a_command_that_was_started_is_listed_and_its_output_read_again(be
     [told] = json.loads((await shell("ps", "--json", box)).stdout)
     assert (told["exec_id"], told["result"]["exit_code"]) == (one, 7)
     assert "stdout" not in told["result"]
+    lines = [
+        json.loads(line) for line in (await shell("logs", "--json", box, one)).stdout.splitlines()
+    ]
+    assert [line for line in lines if "stderr" in line and "exec_id" not in line] == [
+        {"stderr": "e\n"}
+    ]
+    assert {"stdout": "a\0\ufffd\n", "stdout_b64": "YQD/Cg=="} in lines
+    assert (lines[-1]["exec_id"], lines[-1]["result"]["exit_code"], lines[-1]["gaps"]) == (
+        one,
+        7,
+        [],
+    )
 
 
 async def test_of_one_that_runs_what_there_is_comes_at_once(bed, shell):
@@ -75,6 +87,13 @@ async def test_of_one_that_runs_what_there_is_comes_at_once(bed, shell):
     listed = (await shell("ps", box)).stdout.decode()
     assert f"{one}\trunning\t" in listed
     assert f"{silent}\trunning\t" in listed
+
+
+async def test_one_that_is_only_started_says_so_as_json(bed, shell):
+    box = (await bed.allocate())["id"]
+    told = json.loads((await shell("exec", "-d", "--json", box, "true")).stdout)
+    assert told["sandbox"] == box
+    assert f"{told['exec_id']}\t" in (await shell("ps", box)).stdout.decode()
 
 
 async def test_a_command_that_is_not_there_is_said(bed, shell):
@@ -101,6 +120,6 @@ async def test_those_that_are_over_are_listed_with_the_reason(bed, shell):
     assert (await shell("ls", "--ended", "--run", "other")).stdout.count(b"\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [("-d", "-i"), ("-d", "--json"), ("-d", "-t")])
+@pytest.mark.parametrize("arguments", [("-d", "-i"), ("-d", "-t")])
 async def test_detached_nothing_else_goes(shell, arguments):
     assert (await shell("exec", *arguments, "box", "true")).returncode == 2
