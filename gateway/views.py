@@ -10,9 +10,9 @@ from gateway.profiles import is_listed
 from sandman import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
-    from gateway.model import Ending, Instance, PoolSpec, Principal, Share, Terms, Timings
+    from gateway.model import Ending, Instance, PoolSpec, Share, Terms, Timings
     from gateway.profiles import Known
     from gateway.registry import Ended
     from gateway.reserving import Progress, Reservation
@@ -198,42 +198,17 @@ def pool(spec: PoolSpec, instances: Iterable[Instance]) -> dict[str, object]:
     }
 
 
-def overview(
-    principal: Principal, own: Sequence[Instance], waiting: Iterable[Waiting]
-) -> dict[str, object]:
-    """How a tenant stands, of all that is his and nothing else: sandboxes, requests that wait, limits.
-
-    Args:
-        principal: who asks.
-        own: his tenant's living sandboxes.
-        waiting: the requests of everybody.
-    """
-    queue = sorted(
-        (one for one in waiting if one.tenant == principal.tenant), key=lambda one: -one.waited_s
-    )
-    share = principal.share
-    return {
-        "tenant": principal.tenant,
-        "sandboxes": len(own),
-        "waiting": len(queue),
-        "oldest_s": round(queue[0].waited_s, 1) if queue else None,
-        "requests": [
-            {
-                "pool": one.pool,
-                "image": one.image,
-                "run": one.run or None,
-                "waited_s": round(one.waited_s, 1),
-            }
-            for one in queue[:REQUESTS_SHOWN]
-        ],
-        "limits": {
-            "weight": share.weight,
-            "concurrent": share.concurrent,
-            "rate": share.rate,
-            "cpu": share.cpu,
-            "memory": share.memory,
-        },
-    }
+def waiting(mine: Iterable[Waiting]) -> list[dict[str, object]]:
+    """A tenant's requests that wait, the longest first, as many as are shown."""
+    return [
+        {
+            "pool": one.pool,
+            "image": one.image,
+            "run": one.run or None,
+            "waited_s": round(one.waited_s, 1),
+        }
+        for one in sorted(mine, key=lambda one: -one.waited_s)[:REQUESTS_SHOWN]
+    ]
 
 
 def networks(known: Known, share: Share) -> dict[str, dict[str, object]]:

@@ -193,6 +193,15 @@ OVERVIEW = s.answer({
         "waiting": s.whole("requests in the queue"),
         "oldest_s": s.maybe(s.number("how long the first of them waits")),
     }),
+    "requests": s.listed(
+        s.answer({
+            "pool": s.text(),
+            "image": s.text(),
+            "run": s.maybe(s.text()),
+            "waited_s": s.number(),
+        }),
+        "the tenant's own that wait, the longest first, 100 at most",
+    ),
     "queue": s.answer(
         {"waiting": s.whole(), "claiming": s.whole(), "cold": s.whole("new pods in the making")},
         about="of all tenants together",

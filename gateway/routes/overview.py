@@ -1,4 +1,4 @@
-"""How things stand for one tenant: what the page shows at a glance."""
+"""How things stand for one tenant: what the page and `sandman top` show at a glance."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gateway.model import Principal
     from gateway.recent import Allocated
     from gateway.routes.context import Context
+    from gateway.wants import Waiting
 
 
 class OverviewRoutes:
@@ -37,19 +38,21 @@ class OverviewRoutes:
         policy.may_manage(principal)
         if not context.handoff.is_allocator:
             return await context.handoff.forward(request)
+        mine = [one for one in context.pool.waiting() if one.tenant == principal.tenant]
         return Json(
             {
                 "now": views.moment(context.wall()),
-                "tenant": self._tenant(principal),
+                "tenant": self._tenant(principal, mine),
+                "requests": views.waiting(mine),
                 "queue": self._queue(),
                 "allocations": [_shown(one) for one in self._metrics.recent.of(principal.tenant)],
             }
         )
 
-    def _tenant(self, principal: Principal) -> dict[str, object]:
+    def _tenant(self, principal: Principal, mine: list[Waiting]) -> dict[str, object]:
         """Of the caller's own, and of no other."""
         context, share = self._context, principal.share
-        waits = [s for tenant, s in context.pool.waiting() if tenant == principal.tenant]
+        waits = [one.waited_s for one in mine]
         both = (context.roster.registry, context.attacher.attached.registry)
         held = [one for registry in both for one in registry.of_tenant(principal.tenant)]
         limits = {name: getattr(share, name) for name in ("concurrent", "rate", "cpu", "memory")}

@@ -56,7 +56,6 @@ class SandboxRoutes:
             release,
             Route("/v1/runs/{run}", self.release_run, methods=["DELETE"]),
             Route("/v1/pools", self.pools, methods=["GET"]),
-            Route("/v1/overview", self.overview, methods=["GET"]),
         ]
 
     async def create(self, request: Request) -> ASGIApp:
@@ -163,14 +162,3 @@ class SandboxRoutes:
             if spec.admits(principal.tenant)
         ]
         return Json({"pools": shown})
-
-    async def overview(self, request: Request) -> ASGIApp:
-        """`GET /v1/overview`: the queue is the allocator's, so he answers."""
-        context = self._context
-        principal = await context.principal(request)
-        policy.may_manage(principal)
-        if not context.handoff.is_allocator:
-            return await context.handoff.forward(request)
-        both = (context.roster.registry, context.attacher.attached.registry)
-        own = [one for registry in both for one in registry.of_tenant(principal.tenant)]
-        return Json(views.overview(principal, own, context.pool.waiting()))

@@ -118,11 +118,12 @@ class PoolInfo(_Told):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class OverviewInfo(_Told):
+class OverviewInfo:
     """How a tenant stands: `sandboxes` that it has, requests `waiting` for one, `oldest_s` seconds the first of them.
 
-    `requests` are those that wait longest, each with `pool`, `image`, `run` and `waited_s`. `limits` are the tenant's:
-    `weight`, `concurrent`, `rate`, `cpu`, `memory`; None is no limit.
+    `requests` are those that wait longest, each with `pool`, `image`, `run` and `waited_s`. `weight` is its share
+    against other tenants, `limits` are `concurrent`, `rate`, `cpu` and `memory`; None is no limit. `queue`: requests of
+    all tenants together, `waiting`, `claiming` and `cold`.
     """
 
     tenant: str
@@ -130,7 +131,17 @@ class OverviewInfo(_Told):
     waiting: int = 0
     oldest_s: float | None = None
     requests: Sequence[Mapping[str, object]] = ()
+    weight: float = 1.0
     limits: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
+    queue: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Self:
+        """Parse; members that this version does not know are passed over."""
+        tenant, known = body["tenant"], {"sandboxes", "waiting", "oldest_s", "weight", "limits"}
+        own = {name: value for name, value in tenant.items() if name in known}
+        rest = {name: body[name] for name in ("requests", "queue") if name in body}
+        return cls(tenant=str(tenant["name"]), **own, **rest)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -350,7 +350,7 @@ class Client:
     def overview(self) -> OverviewInfo:
         """How the caller's tenant stands: sandboxes, requests that wait, limits."""
         answer = self._transport.json(Call("GET", "/v1/overview"))
-        if not isinstance(answer, dict) or not isinstance(answer.get("tenant"), str):
+        if not isinstance(answer, dict) or not isinstance(answer.get("tenant"), dict):
             raise faults.not_understood("an overview", answer)
         return OverviewInfo.from_json(answer)
 

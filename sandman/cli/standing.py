@@ -129,8 +129,10 @@ def _summary(overview: OverviewInfo, boxes: Sequence[SandboxInfo]) -> str:
         f"{overview.sandboxes}{'' if most is None else f' of {most:g}'} sandboxes"
         + (f" ({kinds})" if kinds else ""),
         queue,
-        f"weight {limits.get('weight') or 1:g}",
+        f"weight {overview.weight:g}",
     ]
+    if (everybody := overview.queue.get("waiting", 0)) > overview.waiting:
+        parts.append(f"{everybody} waiting of all tenants")
     if (cpu := limits.get("cpu")) is not None:
         parts.append(f"cpu ≤ {cpu:g}")
     if (memory := limits.get("memory")) is not None:

@@ -387,18 +387,16 @@ class FakeGateway(Inside):
         connection.json(
             200,
             {
-                "tenant": "acme",
-                "sandboxes": len(self.sandboxes),
-                "waiting": 1,
-                "oldest_s": 3.5,
-                "requests": [waits],
-                "limits": {
+                "tenant": {
+                    "name": "acme",
+                    "sandboxes": len(self.sandboxes),
+                    "waiting": 1,
+                    "oldest_s": 3.5,
                     "weight": 2.0,
-                    "concurrent": 8,
-                    "rate": None,
-                    "cpu": 4.0,
-                    "memory": 2**30,
+                    "limits": {"concurrent": 8, "rate": None, "cpu": 4.0, "memory": 2**30},
                 },
+                "requests": [waits],
+                "queue": {"waiting": 3, "claiming": 0, "cold": 0},
             },
         )
 

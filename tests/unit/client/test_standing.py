@@ -26,7 +26,7 @@ SEEN = standing.Standing(
     overview=OverviewInfo(
         tenant="acme", sandboxes=2, waiting=1, oldest_s=75.0,
         requests=[{"pool": "root", "image": "img:1", "run": None, "waited_s": 75.0}],
-        limits={"weight": 2.0, "concurrent": 8, "rate": None, "cpu": 4.0, "memory": 2**31},
+        weight=2.0, queue={"waiting": 4}, limits={"concurrent": 8, "rate": None, "cpu": 4.0, "memory": 2**31},
     ),
     pools=[
         PoolInfo(name="root", image="host", free=0, leased=4, wanted=2, max=8),
@@ -49,7 +49,7 @@ def test_all_that_is_to_be_seen_is_there():
     shown = text()
     for part in (
         "sandman top  https://gateway:8443  tenant acme  12:00:00 UTC",
-        "2 of 8 sandboxes (1 ready, 1 starting) · 1 waiting, longest 75s · weight 2 · cpu ≤ 4 · memory ≤ 2.0Gi",
+        "2 of 8 sandboxes (1 ready, 1 starting) · 1 waiting, longest 75s · weight 2 · 4 waiting of all tenants · cpu ≤ 4 · memory ≤ 2.0Gi",
         "root  █████░░░░░  4       0     2       0         8    host   ok",
         "broken: they die",
         "75s    root  img:1  -",
