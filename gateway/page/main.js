@@ -108,7 +108,7 @@ function drawPools(pools) {
   show($("pools-empty"), !pools.length);
   const numbers = ["free", "wanted", "leased", "reserved", "max"];
   const lines = pools.map((pool) => {
-    const share = h("meter", { min: 0, max: Math.max(pool.wanted, pool.free, 1), value: pool.free, title: `${pool.free} of ${pool.wanted} free` });
+    const share = h("meter", { min: 0, max: Math.max(pool.wanted, pool.free, 1), value: pool.free, "aria-label": `Free placeholders of ${pool.name}`, title: `${pool.free} of ${pool.wanted} free` });
     const name = [h("code", {}, pool.name), h("span", { class: "note", title: pool.image }, pool.image)];
     if (pool.broken) name.push(h("span", { class: "state bad" }, `stopped: ${pool.broken}`));
     return h("tr", {}, h("th", { scope: "row" }, ...name), h("td", {}, share), ...numbers.map((key) => h("td", { class: "n" }, String(pool[key] ?? "–"))));
