@@ -42,9 +42,9 @@ async def burst(
     await _refilled(target, count)
     bare = await floor.claims(bed.state / "sandman-gateway.kubeconfig", bare_count or count)
     await _refilled(target, count)
-    meter = watcher.Meter(bed, watcher.pids(bed))
     async with Callers(target, callers) as way:
         await way.connect()
+        meter = watcher.Meter(bed, watcher.pids(bed))
         got = await way.many(range(count), lambda _: way.create())
         costs = {"writes": meter.writes(), "cpu_s": meter.cpu(), "memory_mb": meter.memory()}
         gone = await way.many(got.ids, way.release)
@@ -57,6 +57,7 @@ async def burst(
         "wall_of_bare": round(got.wall_s / bare.wall_s, 2),
         "released": gone.told(),
         "left": left,
+        "load": os.getloadavg()[0],
         **costs,
     }
 
