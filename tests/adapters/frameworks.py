@@ -68,7 +68,7 @@ class Framework:
     is_async: bool = True
 
 
-INSPECT = Framework(inspect_run.LOCK, "inspect_ai_suite", ("inspect_ai", "lending", "spec"))
+INSPECT = Framework(inspect_run.LOCK, "inspect_ai_suite", ("inspect_ai", "spec"))
 
 
 @dataclass(frozen=True, slots=True)
