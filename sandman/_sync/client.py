@@ -328,8 +328,7 @@ class Client:
         ]
 
     def release(self, sandbox_id: str, *, quietly: bool = False) -> None:
-        """Let a sandbox go; an unknown id is gone already. `quietly`: where that cannot be done now, it is logged
-        and tried again by the heartbeats, and not raised."""
+        """Let it go; an unknown id is gone. `quietly`: a failure is logged, and mended later by the heartbeats."""
         if quietly:
             self._release_quietly(sandbox_id)
         else:

@@ -69,8 +69,10 @@ def translated(path: str = "") -> Iterator[None]:
         raise OutputLimitExceededError(
             SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None
         ) from error
-    except (errors.DiedError, errors.OomError) as error:
-        raise SandboxUnavailableError(str(error)) from error
+    except errors.SandmanError as error:
+        if error.cause == errors.SANDBOX:
+            raise SandboxUnavailableError(str(error)) from error
+        raise
 
 
 def _spec(config: SandboxEnvironmentConfigType | None) -> SandboxSpec:

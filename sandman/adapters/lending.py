@@ -73,7 +73,8 @@ class Holding:
         try:
             return cls(await client.create(**options), client, loop)
         except BaseException:
-            await _give_back(loop)
+            with anyio.move_on_after(RELEASE_LIMIT_S, shield=True):
+                await _give_back(loop)
             raise
 
     async def release(self) -> None:
@@ -85,10 +86,10 @@ class Holding:
             with anyio.move_on_after(RELEASE_LIMIT_S, shield=True):
                 await self._client.release(self.box.id, quietly=True)
         finally:
-            await _give_back(self._loop)
+            with anyio.move_on_after(RELEASE_LIMIT_S, shield=True):
+                await _give_back(self._loop)
 
 
 async def _give_back(loop: object) -> None:
     if (client := _clients.give_back(loop)) is not None:
-        with anyio.CancelScope(shield=True):
-            await client.aclose()
+        await client.aclose()

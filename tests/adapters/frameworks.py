@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from sandman import local
 from tests import venvs
+from tests.conformance import inspect_run
 from tests.tasks import catalog, fetch
 
 if TYPE_CHECKING:
@@ -65,6 +66,9 @@ class Framework:
     modules: tuple[str, ...]
     base: Path | str = sys.executable
     is_async: bool = True
+
+
+INSPECT = Framework(inspect_run.LOCK, "inspect_ai_suite", ("inspect_ai", "spec"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.adapters import frameworks
-from tests.conformance.inspect_run import LOCK
 from tests.conformance.test_inspect import CHECKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-INSPECT = frameworks.Framework(LOCK, "inspect_ai_suite", ("inspect_ai", "lending", "spec"))
 BY_ROOT = {
     f"test_{name}"
     for name in (
@@ -23,7 +21,7 @@ BY_ROOT = {
 
 
 def test_inspect_ai(run: Callable[[frameworks.Framework], frameworks.Run]) -> None:
-    verdict = run(INSPECT).verdict()
+    verdict = run(frameworks.INSPECT).verdict()
     assert not (failures := verdict.failures(allowed=BY_ROOT)), "\n".join(failures.values())
     assert {f"test_{check}" for check in CHECKS} <= verdict.tests.keys()
     assert verdict.uncovered() == {}, verdict.words

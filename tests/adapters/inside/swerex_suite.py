@@ -64,7 +64,7 @@ def test_the_example_runs() -> None:
     namespace = examples.namespace("SWE-ReX", IMAGE)
     assert asyncio.run(namespace["main"]()).output == "hello\n"
     with Client() as client:
-        assert client.list("swerex-example") == []
+        assert examples.soon(lambda: client.list("swerex-example")) == []
 
 
 def test_the_calls_of_swe_agent(tmp_path) -> None:
