@@ -69,18 +69,20 @@ def chart(
     log: bool = False,
     log_x: bool = False,
     marks: Sequence[tuple[float, str]] = (),
+    span_x: tuple[float, float] | None = None,
 ) -> str:
     """A figure with lines; an empty text where there is nothing to draw.
 
     Args:
         show, show_x: a value as people read it.
         marks: upright lines with a name: where a phase begins.
+        span_x: from where to where; as far as there are points else.
     """
     values = [y for one in series for _, y in one.points if y is not None]
     places = [x for one in series for x, _ in one.points]
     if not values:
         return ""
-    axes = Axes(_span_x(places, log=log_x), _span(values, log=log), log, log_x)
+    axes = Axes(span_x or _span_x(places, log=log_x), _span(values, log=log), log, log_x)
     drawn = [*_grid(axes, show, show_x), *_marks(axes, marks)]
     for one in series:
         drawn += _line(axes, one, show, show_x)
