@@ -60,7 +60,7 @@ def _part(value: float, span: tuple[float, float], *, log: bool) -> float:
     return min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 0.0
 
 
-def chart(
+def chart(  # noqa: PLR0913 - one figure, all of it by name
     title: str,
     series: Sequence[Series],
     *,
