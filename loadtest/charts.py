@@ -14,6 +14,8 @@ WIDTH, HEIGHT = 560, 220
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 14, 30
 NAME_WIDTH = 34
 """Of a phase's name."""
+FEW = 12
+"""Points of a line each of which is seen: they were measured, what lies between was not."""
 COLOURS = 8
 """Classes `c0` to `c7` of the page's style; more series begin anew."""
 Point = tuple[float, float]
@@ -182,7 +184,7 @@ def _line(
         if len(places) > 1:
             drawn.append(f'<path class="line {colour}" d="M{path}"/>')
         # A point alone is seen, the others tell their numbers to who points at them.
-        kind = "dot" if len(places) == 1 else "spot"
+        kind = "dot" if len(places) == 1 or len(one.points) <= FEW else "spot"
         for (x, y), (at, value) in zip(places, part, strict=True):
             text = html.escape(f"{one.name}: {show(value)} at {show_x(at)}")
             drawn.append(
