@@ -118,10 +118,9 @@ def milliseconds(value: float | None) -> str:
     """As people read it."""
     if value is None:
         return "—"
-    if value >= 10_000:
-        return f"{value / 1e3:.1f} s"
     if value >= 1_000:
-        return f"{value / 1e3:g} s" if value % 100 == 0 else f"{value / 1e3:.2f} s"
+        digits = 1 if value >= 10_000 else 2
+        return f"{value / 1e3:g} s" if value % 100 == 0 else f"{value / 1e3:.{digits}f} s"
     return f"{value:.0f} ms" if value >= 100 or value == int(value) else f"{value:.1f} ms"
 
 

@@ -14,6 +14,8 @@ WIDTH, HEIGHT = 560, 220
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 14, 30
 NAME_WIDTH = 34
 """Of a phase's name."""
+FEW = 12
+"""Points of a line each of which is seen: they were measured, what lies between was not."""
 COLOURS = 8
 """Classes `c0` to `c7` of the page's style; more series begin anew."""
 Point = tuple[float, float]
@@ -60,7 +62,7 @@ def _part(value: float, span: tuple[float, float], *, log: bool) -> float:
     return min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 0.0
 
 
-def chart(
+def chart(  # noqa: PLR0913 - one figure, all of it by name
     title: str,
     series: Sequence[Series],
     *,
@@ -69,18 +71,20 @@ def chart(
     log: bool = False,
     log_x: bool = False,
     marks: Sequence[tuple[float, str]] = (),
+    span_x: tuple[float, float] | None = None,
 ) -> str:
     """A figure with lines; an empty text where there is nothing to draw.
 
     Args:
         show, show_x: a value as people read it.
         marks: upright lines with a name: where a phase begins.
+        span_x: from where to where; as far as there are points else.
     """
     values = [y for one in series for _, y in one.points if y is not None]
     places = [x for one in series for x, _ in one.points]
     if not values:
         return ""
-    axes = Axes(_span_x(places, log=log_x), _span(values, log=log), log, log_x)
+    axes = Axes(span_x or _span_x(places, log=log_x), _span(values, log=log), log, log_x)
     drawn = [*_grid(axes, show, show_x), *_marks(axes, marks)]
     for one in series:
         drawn += _line(axes, one, show, show_x)
@@ -180,7 +184,7 @@ def _line(
         if len(places) > 1:
             drawn.append(f'<path class="line {colour}" d="M{path}"/>')
         # A point alone is seen, the others tell their numbers to who points at them.
-        kind = "dot" if len(places) == 1 else "spot"
+        kind = "dot" if len(places) == 1 or len(one.points) <= FEW else "spot"
         for (x, y), (at, value) in zip(places, part, strict=True):
             text = html.escape(f"{one.name}: {show(value)} at {show_x(at)}")
             drawn.append(

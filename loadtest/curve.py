@@ -40,8 +40,8 @@ def page(documents: Sequence[Mapping[str, Any]]) -> str:
     verdict = "" if ratio is None else (" (met)" if ratio <= RATIO else " (missed)")
     charts = "".join(
         [
-            _chart(runs, "Command, milliseconds", "exec"),
-            _chart(runs, "Allocation, milliseconds", "create"),
+            _chart(runs, "A command, by sandboxes held", "exec"),
+            _chart(runs, "An allocation, by sandboxes made", "create"),
             _programs(runs, "Memory of all gateways", "memory_most", panels.megabytes),
             _programs(runs, "Cores of all gateways, mean", "cores_mean", panels.plain),
         ]
@@ -82,13 +82,12 @@ def _table(runs: Sequence[Mapping[str, Any]]) -> str:
                     for call in ("create", "exec")
                     for share in ("p50", "p99")
                 ),
-                panels.megabytes(_sum(one, "memory_most")),
-                panels.plain(_sum(one, "cores_mean")),
+                _told(_sum(one, "memory_most"), panels.megabytes),
+                _told(_sum(one, "cores_mean"), panels.plain),
                 f"{sum(error['count'] for error in one['errors']):,}",
             )
             for one in runs
         ),
-        texts=0,
     )
 
 
@@ -115,7 +114,15 @@ def _held(run: Mapping[str, Any]) -> float:
     return float(run["sandboxes"]["handed"])
 
 
-def _sum(run: Mapping[str, Any], name: str) -> float:
-    return float(sum(
-        values.get(name) or 0 for who, values in run["programs"].items() if who.startswith("gateway")
-    ))  # fmt: skip
+def _sum(run: Mapping[str, Any], name: str) -> float | None:
+    """Over all gateways; None where none of them tells it."""
+    told = [
+        values[name]
+        for who, values in run["programs"].items()
+        if who.startswith("gateway") and values.get(name) is not None
+    ]
+    return float(sum(told)) if told else None
+
+
+def _told(value: float | None, show: Callable[[float], str]) -> str:
+    return "—" if value is None else show(value)

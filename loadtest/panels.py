@@ -200,7 +200,7 @@ def gauge(
             if who.startswith(prefix) and points:
                 name = f"{who}: {key}" if len(wanted) > 1 else who
                 series.append(Series(name, points, len(series)))
-    return chart(title, series, show=show, show_x=seconds, marks=line.marks)
+    return _of_programs(line, title, series, show)
 
 
 def growth(
@@ -227,7 +227,16 @@ def growth(
             ]
             name = f"{who}: {key}" if len(wanted) > 1 else who
             series.append(Series(name, points, len(series)))
-    return chart(title, series, show=show, show_x=seconds, marks=line.marks)
+    return _of_programs(line, title, series, show)
+
+
+def _of_programs(
+    line: Timeline, title: str, series: Sequence[Series], show: Callable[[float], str]
+) -> str:
+    """Of several lines those that lie on the ground all the time say nothing."""
+    shown = [one for one in series if any(value for _, value in one.points)] or series[:1]
+    span = (0.0, line.seconds)
+    return chart(title, shown, show=show, show_x=seconds, marks=line.marks, span_x=span)
 
 
 def programs(line: Timeline, readings: Sequence[Any]) -> list[str]:
