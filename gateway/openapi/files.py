@@ -12,7 +12,7 @@ from sandman import names
 from sandman.errors import PortClosedError
 
 _AT = "/v1/sandboxes/{id}"
-PORT_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+PORT_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 
 _MODE = s.text("octal", pattern=r"^0*[0-7]{1,4}$", maxLength=5)
 ENTRY = s.answer(

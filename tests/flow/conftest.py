@@ -47,6 +47,7 @@ from tests.fakes.cluster import BASE, FakeCluster
 from tests.fakes.daemons import answer, claims, says, scripted
 from tests.flow import attaching
 from tests.flow.attaching import Shop, Web
+from tests.openapi.conforms import conforms
 from tests.ports import free_port
 
 if TYPE_CHECKING:
@@ -338,7 +339,9 @@ async def made_bed(
         trust = ssl.create_default_context(cadata=ca.certificate.decode())
         base = f"https://{address}"
         async with (
-            httpx.AsyncClient(base_url=base, verify=trust, timeout=20) as client,
+            httpx.AsyncClient(
+                base_url=base, verify=trust, timeout=20, event_hooks={"response": [conforms]}
+            ) as client,
             trio.open_nursery() as nursery,
         ):
             one = Bed(

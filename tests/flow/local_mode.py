@@ -24,6 +24,7 @@ from sandman import local
 from sandman.client import Client
 from tests.fakes.cluster import BASE, TASK
 from tests.flow.conftest import Bed
+from tests.openapi.conforms import conforms
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -80,7 +81,9 @@ class Gateway:
         trust = ssl.create_default_context(cadata=self.connection.ca)
         url, token = self.connection.url, self.connection.token
         async with (
-            httpx.AsyncClient(base_url=url, verify=trust, timeout=30) as http,
+            httpx.AsyncClient(
+                base_url=url, verify=trust, timeout=30, event_hooks={"response": [conforms]}
+            ) as http,
             Client(url, token, ca=trust) as client,
         ):
             yield LocalBed(
