@@ -63,8 +63,8 @@ def test_every_route_and_method_is_described_and_no_other():
 
 def test_no_path_is_also_another_one():
     """Else what the one does not take goes to the other: a call that is misspelt, to something that is not meant."""
-    tickets = SimpleNamespace(routes=list)
-    routes = app.table(SimpleNamespace(), SimpleNamespace(render=None), tickets, list)
+    context = SimpleNamespace()
+    routes = app.table(context, SimpleNamespace(render=None), TicketRoutes(context), list)
     for route in routes:
         path = re.sub(r"{\w+(:path)?}", "1", route.path)
         matched = {other.path for other in routes if other.path_regex.match(path)}
