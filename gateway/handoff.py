@@ -19,7 +19,7 @@ from sandman import names
 from sandman.errors import UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
@@ -34,7 +34,11 @@ RETURNED_HEADERS = {
 }  # fmt: skip
 TIMEOUT = httpx.Timeout(connect=2.0, read=None, write=30.0, pool=None)
 """An allocation may take as long as the caller's `wait_s`; the caller's going away ends it."""
-NO_LIMIT = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30)
+ONE = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=30)
+"""Each call in hand has a transport of its own, of one connection. A pool of them all is looked through at each call's
+beginning and end: with thousands that wait for a sandbox it took the processor for itself."""
+IDLE_MAX = 64
+"""Transports that are kept for the next calls."""
 CONNECTING_AT_ONCE = 16
 """Calls that connect at the same time; the time limit of each counts from its turn. Of a burst of hundreds that connect
 all at once each would be late, would be told so, and would come again."""
@@ -75,8 +79,8 @@ class Handoff:
         self._server_name = server_name
         self._authority = authority
         self._trusted = b""
-        self._client: httpx.AsyncClient | None = None
-        self._old: list[httpx.AsyncClient] = []
+        self._trust: ssl.SSLContext | None = None
+        self._idle: list[httpx.AsyncHTTPTransport] = []
         self._connecting = trio.Semaphore(CONNECTING_AT_ONCE)
 
     @property
@@ -86,9 +90,8 @@ class Handoff:
 
     async def aclose(self) -> None:
         """Close the connections."""
-        for client in (*self._old, self._client):
-            if client is not None:
-                await client.aclose()
+        while self._idle:
+            await self._idle.pop().aclose()
 
     async def forward(
         self, request: Request, made: Callable[[str], None] = lambda _location: None
@@ -108,9 +111,9 @@ class Handoff:
         call = _Call(request.method, _target(request), self._headers(request), request.stream())
         async with self._turn() as connected:
             answer = await self._send(call, connected)
-        if answer.status_code == 201:
-            made(answer.headers.get("location", ""))
-        return Answer(answer)
+        if answer.status == 201:
+            made(answer.location)
+        return answer
 
     async def ask(self, path: str, token: str) -> int:
         """Ask the allocator for something of our own, by POST; the status of its answer.
@@ -131,7 +134,7 @@ class Handoff:
             async with self._turn() as connected:
                 answer = await self._send(_Call("POST", path.encode(), headers, None), connected)
             await answer.aclose()
-            return answer.status_code
+            return answer.status
         raise _nobody("the allocator did not answer in time")
 
     @contextlib.asynccontextmanager
@@ -145,7 +148,7 @@ class Handoff:
             stack.callback(self._connecting.release)
             yield stack.close
 
-    async def _send(self, call: _Call, connected: Callable[[], None]) -> httpx.Response:
+    async def _send(self, call: _Call, connected: Callable[[], None]) -> Answer:
         address = self._leadership.address
         if address is None:
             raise _nobody("no replica is the allocator just now")
@@ -154,37 +157,60 @@ class Handoff:
             if event == SENDING:
                 connected()
 
-        client = self._connect()
+        transport, trust = await self._take()
         try:
-            request = client.build_request(
+            request = httpx.Request(
                 call.method,
                 f"https://{address}",
                 headers=call.headers,
                 content=call.content,
                 extensions={
                     "sni_hostname": self._server_name,
+                    "timeout": TIMEOUT.as_dict(),
                     "trace": trace,
                     "target": call.target,
                 },
             )
-            return await client.send(request, stream=True)
-        except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise _nobody(f"the allocator at {address} was lost: {error!r}") from error
+            answer = await transport.handle_async_request(request)
+        except BaseException as error:
+            with trio.move_on_after(1.0, shield=True):
+                await transport.aclose()
+            if isinstance(error, (httpx.TransportError, httpx.InvalidURL)):
+                raise _nobody(f"the allocator at {address} was lost: {error!r}") from error
+            raise
 
-    def _connect(self) -> httpx.AsyncClient:
-        """The client for the authority of now; calls in flight keep the one that they began with."""
+        async def over() -> None:
+            # One that broke off may hold its connection for ever.
+            is_whole = answer.is_closed
+            await answer.aclose()
+            await self._give_back(transport, trust if is_whole else None)
+
+        return Answer(answer, over)
+
+    async def _take(self) -> tuple[httpx.AsyncHTTPTransport, ssl.SSLContext]:
+        """A transport for the authority of now; calls in flight keep the one that they began with."""
         authority = self._authority()
-        if self._client is None or authority != self._trusted:
-            if self._client is not None:
-                self._old.append(self._client)
-            trust = ssl.create_default_context(cadata=authority.decode("ascii"))
+        if self._trust is None or authority != self._trusted:
+            self._trust = ssl.create_default_context(cadata=authority.decode("ascii"))
             # An operator may have given a certificate without its issuer: then it vouches for itself.
-            trust.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-            self._client = httpx.AsyncClient(
-                verify=trust, timeout=TIMEOUT, limits=NO_LIMIT, trust_env=False
-            )
+            self._trust.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
             self._trusted = authority
-        return self._client
+            old, self._idle = self._idle, []
+            for one in old:
+                await _close(one)
+        if self._idle:
+            return self._idle.pop(), self._trust
+        made = httpx.AsyncHTTPTransport(verify=self._trust, limits=ONE, trust_env=False)
+        return made, self._trust
+
+    async def _give_back(
+        self, transport: httpx.AsyncHTTPTransport, trust: ssl.SSLContext | None
+    ) -> None:
+        """Keep it for the next call, unless it trusts others than are to be trusted now."""
+        if trust is not None and trust is self._trust and len(self._idle) < IDLE_MAX:
+            self._idle.append(transport)
+        else:
+            await _close(transport)
 
     def _headers(self, request: Request) -> list[tuple[bytes, bytes]]:
         # As bytes: a key need not be ASCII.
@@ -204,6 +230,11 @@ class _Call(NamedTuple):
     content: AsyncIterator[bytes] | None
 
 
+async def _close(transport: httpx.AsyncHTTPTransport) -> None:
+    with trio.move_on_after(1.0, shield=True):
+        await transport.aclose()
+
+
 def _target(request: Request) -> bytes:
     """Path and query as they came. Decoded and written anew they could be others: `%3F` begins a query, dots climb."""
     path: bytes = request.scope["raw_path"].partition(b"?")[0]
@@ -212,11 +243,22 @@ def _target(request: Request) -> bytes:
 
 
 class Answer:
-    """The allocator's answer as a response that Starlette runs: an ASGI application."""
+    """The allocator's answer as a response that Starlette runs: an ASGI application.
 
-    def __init__(self, answer: httpx.Response) -> None:
+    Args:
+        answer: whose body is still to come.
+        over: closes it; called when all of it has come, or it never will.
+    """
+
+    def __init__(self, answer: httpx.Response, over: Callable[[], Awaitable[None]]) -> None:
         self.status = answer.status_code
+        self.location = answer.headers.get("location", "")
         self._answer = answer
+        self._over = over
+
+    async def aclose(self) -> None:
+        """Whatever is still to come of it is not wanted."""
+        await self._over()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass it on; its connection is given back however that ends."""
@@ -231,7 +273,7 @@ class Answer:
             raise BrokenAnswerError(str(error)) from error
         finally:
             with trio.move_on_after(1.0, shield=True):
-                await answer.aclose()
+                await self._over()
 
 
 class BrokenAnswerError(Exception):

@@ -17,6 +17,8 @@ from sandman.service import pki, tls
 from tests.flow.conftest import SERVER_NAME, Leader, gateway
 from tests.flow.test_gateway import follower, replica
 
+CA = pki.make_ca("a", datetime.now(UTC), 1)
+
 
 async def test_a_key_of_any_bytes_is_handed_on_as_it_came(bed):
     headers = {**bed.as_("acme"), "idempotency-key": "schl\xfcssel".encode("latin-1")}
@@ -181,14 +183,30 @@ async def test_a_changed_authority_is_trusted_from_then_on_and_old_connections_a
     authorities = [pki.make_ca(name, datetime.now(UTC), 1).certificate for name in "ab"]
     current = [authorities[0]]
     one = Handoff(Leader(), SERVER_NAME, lambda: current[0])
-    first = one._connect()
-    assert one._connect() is first
+    first, trust = await one._take()
+    await one._give_back(first, trust)
+    assert (await one._take())[0] is first
+    second, _ = await one._take()
+    assert second is not first  # one that is in use is nobody else's
+    await one._give_back(second, trust)
     current[0] = authorities[1]
-    second = one._connect()
-    assert second is not first
-    assert not first.is_closed
+    third, changed = await one._take()
+    assert third is not second
+    assert changed is not trust
+    await one._give_back(first, trust)  # too old to be kept
+    assert one._idle == []
+    await one._give_back(third, changed)
+    assert one._idle == [third]
     await one.aclose()
-    assert first.is_closed
-    assert second.is_closed
+    assert one._idle == []
     await Handoff(Leader(), SERVER_NAME, lambda: b"").aclose()
     assert ssl.create_default_context(cadata=authorities[1].decode()).cert_store_stats()["x509"]
+
+
+async def test_of_a_burst_so_many_transports_are_kept_and_no_more():
+    one = Handoff(Leader(), SERVER_NAME, lambda: CA.certificate)
+    taken = [await one._take() for _ in range(handoff.IDLE_MAX + 3)]
+    for transport, trust in taken:
+        await one._give_back(transport, trust)
+    assert len(one._idle) == handoff.IDLE_MAX
+    await one.aclose()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 WAIT_S = 600.0
 """As long as an allocation may wait."""
+PATIENCE_S = 30.0
+"""After the end of a stretch of calls at a rate; what has no answer then is counted as such."""
 PAUSE_S = 0.5
 """Before a call is made again, where the answer does not say."""
 
@@ -197,12 +199,16 @@ class Callers:
         """So many a second, whether or not those before are answered; latency counts from when each was due."""
         tally = Tally()
         began = trio.current_time()
-        async with trio.open_nursery() as nursery:
-            for number in range(int(seconds * rate)):
-                due = began + number / rate
-                await trio.sleep_until(due)
-                nursery.start_soon(_timed, job, tally, due)
+        count = int(seconds * rate)
+        with trio.move_on_at(began + seconds + PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                for number in range(count):
+                    due = began + number / rate
+                    await trio.sleep_until(due)
+                    nursery.start_soon(_timed, job, tally, due)
         tally.wall_s = trio.current_time() - began
+        if missed := count - len(tally.seconds) - sum(tally.errors.values()):
+            tally.errors[f"no answer {PATIENCE_S:.0f} s after the end"] = missed
         return tally
 
     async def _work(
