@@ -19,9 +19,10 @@ TOGETHER = {
     "tests/conformance/": "conformance",
     "tests/runc/": "runc",
     "tests/browser/": "browser",
+    "tests/flow/test_load.py": "load",
 }
-"""There is one cluster, and the daemons under runc are shared: each of these goes to one worker, in order. The scale
-bed comes after the cluster, in the same: both at work would measure each other."""
+"""There is one cluster, and the daemons under runc are shared, as are load tests under way: each of these goes to one
+worker, in order. The scale bed comes after the cluster, in the same: both at work would measure each other."""
 
 
 # What a service logs before it is configured. By default a traceback is painted with all local variables, which
