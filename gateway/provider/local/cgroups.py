@@ -207,8 +207,13 @@ class Groups:
         kept = {f"{PREFIX}{name}" for name in alive}
         for place in set(self._tree.places.values()):
             for left in place.glob(f"{PREFIX}*"):
-                if left.name not in kept:
+                if left.name not in kept and not _runs(left.name):
                     _remove(left)
+
+
+def _runs(name: str) -> bool:
+    """Whether the gateway of this group may run, with its files elsewhere: its name begins with its pid."""
+    return Path("/proc", name.removeprefix(PREFIX).partition("-")[0]).exists()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -110,9 +111,17 @@ def test_groups_of_version_2(unified, tmp_path):
 
 
 def test_what_a_killed_gateway_left_is_taken_away(unified, tmp_path):
-    made(tmp_path, "sandman-1/box", "sandman-2/box", "other/box")
-    unified.sweep(["2"])
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["other", "sandman-2"]
+    gone = 2**22 + 1  # Linux gives no such pid
+    made(tmp_path, f"sandman-{gone}-a/box", f"sandman-{gone}-b/box", "other/box")
+    unified.sweep([f"{gone}-b"])
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["other", f"sandman-{gone}-b"]
+
+
+def test_what_a_gateway_has_whose_files_are_elsewhere_stays(unified, tmp_path):
+    """A sandbox's group is empty for a moment, in which another gateway may start."""
+    made(tmp_path, f"sandman-{os.getpid()}-a/box")
+    unified.sweep([])
+    assert (tmp_path / f"sandman-{os.getpid()}-a/box").exists()
 
 
 def test_a_limit_that_is_refused_leaves_nothing(unified, tmp_path):

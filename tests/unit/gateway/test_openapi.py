@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import jsonschema_rs
 import pytest
+from starlette.routing import Route
 
 from daemon import application
 from daemon.config import Config
@@ -35,11 +36,15 @@ def plain(path: str) -> str:
     return path.replace(":path}", "}")
 
 
+def routes() -> list[Route]:
+    context = SimpleNamespace()
+    return app.table(context, SimpleNamespace(render=None), TicketRoutes(context), list)
+
+
 def table() -> dict[str, set[str] | None]:
     """Methods by path; None: any. HEAD where Starlette has added it is left out."""
-    context, found = SimpleNamespace(), {}
-    metrics, tickets = SimpleNamespace(render=None), TicketRoutes(context)
-    for route in app.table(context, metrics, tickets, list):
+    found = {}
+    for route in routes():
         if route.methods is None:
             found[plain(route.path)] = None
             continue
@@ -63,11 +68,9 @@ def test_every_route_and_method_is_described_and_no_other():
 
 def test_no_path_is_also_another_one():
     """Else what the one does not take goes to the other: a call that is misspelt, to something that is not meant."""
-    context = SimpleNamespace()
-    routes = app.table(context, SimpleNamespace(render=None), TicketRoutes(context), list)
-    for route in routes:
+    for route in routes():
         path = re.sub(r"{\w+(:path)?}", "1", route.path)
-        matched = {other.path for other in routes if other.path_regex.match(path)}
+        matched = {other.path for other in routes() if other.path_regex.match(path)}
         assert matched == {route.path}
 
 
