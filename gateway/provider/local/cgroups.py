@@ -203,11 +203,12 @@ class Groups:
             _remove(place)
 
     def sweep(self, alive: Iterable[str]) -> None:
-        """Take away what gateways have left that were killed; those of these names run."""
+        """Take away what gateways have left that were killed; those of these names run, and those whose process there
+        is: their files are elsewhere, but the groups of all are in one place."""
         kept = {f"{PREFIX}{name}" for name in alive}
         for place in set(self._tree.places.values()):
             for left in place.glob(f"{PREFIX}*"):
-                if left.name not in kept:
+                if left.name not in kept and not _is_running(left.name.removeprefix(PREFIX)):
                     _remove(left)
 
 
@@ -263,6 +264,12 @@ class Group:
             _kill(place)
             gone &= _remove(place)
         return gone
+
+
+def _is_running(name: str) -> bool:
+    """Whether the process of a gateway is there, by its name: its pid, and more."""
+    pid, dash, _ = name.partition("-")
+    return bool(dash) and pid.isdigit() and Path("/proc", pid).exists()
 
 
 def _kill(place: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -113,6 +114,14 @@ def test_what_a_killed_gateway_left_is_taken_away(unified, tmp_path):
     made(tmp_path, "sandman-1/box", "sandman-2/box", "other/box")
     unified.sweep(["2"])
     assert sorted(one.name for one in tmp_path.iterdir()) == ["other", "sandman-2"]
+
+
+def test_what_a_gateway_with_files_elsewhere_has_is_left_to_it(unified, tmp_path):
+    """Its groups are empty at moments, and then they could be taken away."""
+    here, gone = f"sandman-{os.getpid()}-0a1b2c3d", f"sandman-{2**22 + 1}-0a1b2c3d"
+    made(tmp_path, f"{here}/box", f"{gone}/box")
+    unified.sweep([])
+    assert [one.name for one in tmp_path.iterdir()] == [here]
 
 
 def test_a_limit_that_is_refused_leaves_nothing(unified, tmp_path):
