@@ -111,7 +111,7 @@ async def main(
     """
     stop = trio.Event()
     state = local.state_directory(environ)
-    with own_directory(state) as own, cgroups.opened(own.name, _names(own.parent)) as groups:
+    with own_directory(state) as own, cgroups.opened(own.name) as groups:
         found = await trio.to_thread.run_sync(isolation.probe, _made(own / "probe"))
         found = dataclasses.replace(found, cgroup=groups if isinstance(groups, str) else "")
         settings = Settings(
@@ -181,11 +181,6 @@ def default_limits(asked: Amounts) -> Amounts:
     whole = has()
     half = (whole.memory or 0) // 2 >> 20 << 20
     return Amounts(asked.cpu or whole.cpu, asked.memory or half)
-
-
-def _names(runs: Path) -> list[str]:
-    """Of gateways that run."""
-    return [one.name for one in runs.iterdir()]
 
 
 def _free_port() -> int:

@@ -171,12 +171,12 @@ class _Visit:
         self._http.start_next_cycle()
         return True
 
-    async def body(self) -> AsyncIterator[bytes]:
-        """Of the request, as it comes."""
+    async def piece(self) -> bytes | None:
+        """Of the request's body the next, as it comes; None at its end."""
         if self._http.they_are_waiting_for_100_continue:
             await self.send(h11.InformationalResponse(status_code=100, headers=[]))
-        while isinstance(event := await self._next(), h11.Data):
-            yield bytes(event.data)
+        event = await self._next()
+        return bytes(event.data) if isinstance(event, h11.Data) else None
 
     async def send(self, event: h11.Event) -> None:
         """One event of the answer."""
@@ -252,6 +252,11 @@ class _Body(httpx.AsyncByteStream):
     def __init__(self, visit: _Visit) -> None:
         self._visit = visit
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for chunk in self._visit.body():
-            yield chunk
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        piece = await self._visit.piece()
+        if piece is None:
+            raise StopAsyncIteration
+        return piece

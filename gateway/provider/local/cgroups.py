@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from gateway.model import Amounts
 
@@ -130,19 +130,18 @@ def writes(version: int, limits: Amounts) -> list[tuple[str, str, str]]:
 
 
 @contextlib.contextmanager
-def opened(name: str, alive: Iterable[str]) -> Iterator[Groups | str]:
+def opened(name: str) -> Iterator[Groups | str]:
     """Groups for a gateway's sandboxes, or why there are none; gone afterwards.
 
     Args:
         name: the gateway's, unlike any other's that runs.
-        alive: names of gateways that run: what others have left is taken away.
     """
     tree = find(OWN.read_text(), MOUNTS.read_text(), may_make)
     if isinstance(tree, str):
         yield tree
         return
     groups = Groups(tree, name)
-    groups.sweep(alive)
+    groups.sweep()
     try:
         groups.open()
     except OSError as error:
@@ -202,18 +201,12 @@ class Groups:
         for place in set(self._places.values()):
             _remove(place)
 
-    def sweep(self, alive: Iterable[str]) -> None:
-        """Take away what gateways have left that were killed; those of these names run."""
-        kept = {f"{PREFIX}{name}" for name in alive}
+    def sweep(self) -> None:
+        """Take away what gateways have left that were killed."""
         for place in set(self._tree.places.values()):
             for left in place.glob(f"{PREFIX}*"):
-                if left.name not in kept and not _runs(left.name):
+                if not _is_running(left.name.removeprefix(PREFIX)):
                     _remove(left)
-
-
-def _runs(name: str) -> bool:
-    """Whether the gateway of this group may run, with its files elsewhere: its name begins with its pid."""
-    return Path("/proc", name.removeprefix(PREFIX).partition("-")[0]).exists()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -268,6 +261,12 @@ class Group:
             _kill(place)
             gone &= _remove(place)
         return gone
+
+
+def _is_running(name: str) -> bool:
+    """Whether the process of a gateway is there, by its name: its pid, and more."""
+    pid, dash, _ = name.partition("-")
+    return bool(dash) and pid.isdigit() and Path("/proc", pid).exists()
 
 
 def _kill(place: Path) -> None:
