@@ -6,10 +6,10 @@ import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import jsonschema_rs
 import pytest
-from starlette.routing import Route
 
 from daemon import application
 from daemon.config import Config
@@ -26,6 +26,9 @@ from gateway.routes.tickets import TicketRoutes
 from gateway.wants import Queued
 from gateway.workloads import Workload
 from sandman import claims, errors, handles, problems, sessions, terminal, wire
+
+if TYPE_CHECKING:
+    from starlette.routing import Route
 
 DOCUMENT = document()
 SCHEMAS = DOCUMENT["components"]["schemas"]
