@@ -54,7 +54,7 @@ def drawn(command: list[str], columns: int, rows: int, seconds: float) -> list[s
     screens = seen.decode(errors="replace").split(HOME)
     if len(screens) < 3:
         raise SystemExit(f"nothing was drawn: {seen!r}")
-    return _OTHER.sub("", screens[-2]).rstrip().splitlines()
+    return _OTHER.sub("", screens[-2]).replace("\r\n", "\n").rstrip().splitlines()
 
 
 def picture(lines: list[str], columns: int) -> str:

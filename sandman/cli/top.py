@@ -124,7 +124,7 @@ def _show(seen: standing.Standing, *, on_screen: bool, as_json: bool) -> None:
     elif on_screen:
         size = shutil.get_terminal_size()
         lines = standing.lines(seen, size.columns, size.lines)
-        text = HOME + f"{LINE_END}\r\n".join(lines) + LINE_END + REST
+        text = HOME + f"{LINE_END}\n".join(lines) + LINE_END + REST
     else:
         size = shutil.get_terminal_size((PIPE_COLUMNS, 0))
         in_colour = sys.stdout.isatty()
