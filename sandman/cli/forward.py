@@ -129,7 +129,7 @@ async def _listen(address: str, pair: Pair) -> MultiListener[anyio.abc.SocketStr
 def _show(
     listener: MultiListener[anyio.abc.SocketStream], to: Forwarder, address: str, *, as_json: bool
 ) -> None:
-    port = listener.extra(anyio.abc.SocketAttribute.local_port)  # noqa: S610 - anyio's, not Django's
+    port = listener.extra_attributes[anyio.abc.SocketAttribute.local_port]()
     host = f"[{address}]" if ":" in address else address
     url = f"http://{host}:{port}"
     if as_json:

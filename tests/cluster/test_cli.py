@@ -59,7 +59,8 @@ def demo(sandman, tmp_path) -> Iterator[Person]:
 
 
 def test_a_person_logs_in_looks_and_reaches_a_server_inside(sandman, demo, tmp_path):
-    demo("run", "--run", RUN, "--keep", "--wait", "120", "--", "python3", "-c", "")
+    image = sandman.image("debian")
+    demo("run", "--image", image, "--run", RUN, "--keep", "--wait", "120", "--", "true")
     [box] = [one["id"] for one in demo.json("ls", "--run", RUN)]
     other = Person(sandman, sandman.installation.other_token, tmp_path / "other")
     seen, theirs = demo.json("top", "--once"), other.json("top", "--once")
