@@ -21,8 +21,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from gateway import tokens
 from gateway.model import Identity
 from sandman import names
@@ -141,7 +139,8 @@ def _write_kustomization(bed: Bed, built: Mapping[str, str]) -> Path:
         "resources": [os.path.relpath(OVERLAY, directory.resolve())],
         "images": [{"name": name, "newTag": tag} for name, tag in pairs],
     }
-    (directory / "kustomization.yaml").write_text(yaml.safe_dump(value))
+    # As JSON: a tag such as 0533967652738e15 is a text for PyYAML, which leaves out its quotes, and a number for kubectl.
+    (directory / "kustomization.yaml").write_text(json.dumps(value))
     return directory
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from types import SimpleNamespace
 
 import pytest
 
+from tests.cluster import install
 from tests.cluster.bed import leftovers, needs, network, processes
 
 GOOD = needs.Machine(
@@ -111,3 +113,9 @@ def test_a_pid_that_the_kernel_gave_to_another_is_not_ours():
     assert mine is not None
     assert processes.Process(os.getpid(), mine).is_alive()
     assert not processes.Process(os.getpid(), mine - 1).is_alive()
+
+
+def test_a_tag_that_looks_like_a_number_is_written_as_text(tmp_path):
+    built = {"gateway": "127.0.0.1:5000/sandman/gateway:0533967652738e15"}
+    place = install._write_kustomization(SimpleNamespace(state=tmp_path), built)
+    assert '"newTag": "0533967652738e15"' in (place / "kustomization.yaml").read_text()
