@@ -52,6 +52,16 @@ NOT_RUN = (
         "is about a reader's own cluster; tests/cluster has both",
     ),
     NotRun("docs/quickstart-cluster.md", "export ", "names a reader's own cluster"),
+    NotRun("docs/cli.md", "sandman login ", "wants a token of a reader's own gateway"),
+    NotRun("docs/cli.md", "sandman port-forward ", "serves until it is stopped"),
+    NotRun("docs/cli.md", r'eval "\$\(sandman completion', "writes below the reader's home"),
+    NotRun("docs/loadtest.md", "make load ", "installs Locust into an environment of its own"),
+    NotRun(
+        "docs/loadtest.md",
+        r"\.venv/bin/sandman serve ",
+        "serves until it is stopped; test_local does that",
+    ),
+    NotRun("docs/loadtest.md", r"\.venv-load/bin/python ", "needs that environment of its own"),
     NotRun("docs/operations.md", "kubectl ", _OTHERS),
     NotRun("docs/operations.md", "sandman inject ", _OTHERS),
 )
@@ -60,3 +70,6 @@ NOT_RUN_PYTHON = {
     "connect(url": "a WebSocket library of the reader's choice; test_ports and test_sockets open such URLs",
 }
 """Blocks of Python by a text in them: they are compiled, not run."""
+
+RUN_ELSEWHERE = {"docs/adapters.md": "tests/adapters/inside/examples.py"}
+"""Documents whose examples need what is not installed here, and what runs them."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 PROGRAMS = {
-    "base64", "curl", "export", "kind", "kubectl", "less", "make", "python", "python3", "sandman",
+    "base64", "curl", "eval", "export", "kind", "kubectl", "less", "make", "python", "python3", "sandman",
 }  # fmt: skip
 """What examples begin with: a misspelt one is none of these."""
 
@@ -51,7 +51,7 @@ def _faults(words: list[str]) -> Iterator[str]:
         words = words[1:]
     if not words:
         return
-    program = words[0].removeprefix(".venv/bin/")
+    program = words[0].rpartition("/")[2]
     if program not in PROGRAMS:
         yield f"{program} is no program that examples use"
     if program == "make":
