@@ -13,7 +13,7 @@ import anyio
 import anyio.streams.tls
 import h11
 import trio
-from anycorn.events import Updated
+from anycorn.events import Closed, Updated
 from anycorn.protocol import h11 as http1
 from anycorn.protocol.events import Body, EndBody, Request, Response, StreamClosed
 from anycorn.protocol.http_stream import ASGIHTTPState, HTTPStream
@@ -176,7 +176,12 @@ class _Reader(h11.Connection):
     """h11's, which takes what another reader in front of us may take for something else: two framings, of which it
     heeds one, and versions that it does not speak."""
 
+    is_over = False
+    """Whether the connection has ended: what was read of it is nobody's request any more."""
+
     def next_event(self) -> Any:  # noqa: ANN401 - as h11 has it
+        if self.is_over:
+            return h11.ConnectionClosed()
         event = super().next_event()
         if isinstance(event, h11.Request) and (fault := _fault(event)):
             raise h11.RemoteProtocolError(fault)
@@ -204,6 +209,17 @@ class _Http1(http1.H11Protocol):
         self.connection = _Reader(
             h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size
         )
+
+    async def handle(self, event: Event) -> None:
+        """What anycorn's does; and at the connection's end the reader goes on.
+
+        It waits with the next request for the answer to this one to be whole. Of an answer that could not be sent it
+        never is: the connection would stay for ever, and whoever resets often enough has them all.
+        """
+        if isinstance(event, Closed) and isinstance(self.connection, _Reader):
+            self.connection.is_over = True
+            await self.can_read.set()
+        await super().handle(event)
 
     async def _check_protocol(self, event: h11.Request) -> None:
         """No upgrade: the question is passed over."""

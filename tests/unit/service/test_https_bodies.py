@@ -188,6 +188,35 @@ async def test_a_handler_ends_when_its_caller_resets(pki):
             await handler.ended.wait()
 
 
+@pytest.mark.parametrize("parts", [1, 50])
+async def test_who_resets_while_his_next_request_waits_leaves_no_connection(pki, parts):
+    """What was read of the next one waits for the answer to the first to be whole, which it never will be."""
+    asked, go = trio.Event(), trio.Event()
+
+    async def late(scope, receive, send) -> None:
+        if scope["path"] == "/":
+            asked.set()
+            await go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(parts):
+            await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+        await send({"type": "http.response.body", "body": b"hello"})
+
+    async with serving(late, pki, https.Settings(max_connections=1, grace_s=1)) as server:
+        stream = await server.connect()
+        await stream.send_all(REQUEST + REQUEST)
+        await asked.wait()
+        await trio.testing.wait_all_tasks_blocked(0.1)
+        raw = stream.transport_stream.socket
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        await trio.aclose_forcefully(stream)
+        go.set()
+        with trio.fail_after(10):
+            # There is room for one.
+            async with server.http() as client:
+                assert (await client.get("/other")).text.endswith("hello")
+
+
 async def test_a_streaming_handler_ends_when_its_caller_goes(pki):
     handler = Handler(stream=True)
     async with serving(handler, pki) as server:
