@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import errno
 import json
 import os
 import sys
@@ -98,7 +99,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _add_local(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name for it
-    one = commands.add_parser("local", help="serve on this machine alone, without a cluster")
+    # As who starts it knows it.
+    prog, about = "sandman serve --local", "serve on this machine alone, without a cluster"
+    one = commands.add_parser("local", prog=prog, help=about)
     one.add_argument("--port", type=int, default=0, help="to listen on (default any)")
     one.add_argument(
         "--image",
@@ -129,6 +132,8 @@ def _named_image(text: str) -> tuple[str, Path]:
     name, equals, path = text.partition("=")
     if not (name and equals and path):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH")
+    if not Path(path).exists():
+        raise argparse.ArgumentTypeError(f"{path}: there is no such file or directory")
     return name, Path(path)
 
 
@@ -143,12 +148,26 @@ def _serve_local(arguments: argparse.Namespace) -> int:
         pull=not arguments.offline,
         limits=Amounts(arguments.cpu, arguments.memory),
     )
+    code = 0
     try:
         trio.run(local.main, options, os.environ)
-    except OSError as error:
-        print(f"gateway: {error}", file=sys.stderr)
-        return 1
-    return 0
+    except* OSError as group:
+        print(f"sandman: {_plain(group, arguments.port)}", file=sys.stderr)
+        code = 1
+    except* KeyboardInterrupt:
+        # Before it served: afterwards that is how it is ended.
+        code = 130
+    return code
+
+
+def _plain(group: BaseExceptionGroup[OSError], port: int) -> str:
+    """What could not be had, in a line."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return f"port {port} is in use: another --port, or none for any that is free"
+    return str(error)
 
 
 def _millicores(text: str) -> int:

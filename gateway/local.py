@@ -84,6 +84,26 @@ def own_directory(state: Path) -> Iterator[Path]:
         os.close(lock)
 
 
+@contextmanager
+def alone(state: Path) -> Iterator[None]:
+    """For as long as this lasts no other gateway has these files: clients find one by them.
+
+    Raises:
+        OSError: another one has.
+    """
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = os.open(state / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            text = f"a gateway of local mode runs already: end it, or give this one files of its own ({local.ENV_STATE})"
+            raise OSError(text) from error
+        yield
+    finally:
+        os.close(lock)
+
+
 def _remove_left(left: Path) -> None:
     with suppress(OSError):
         lock = os.open(left / "lock", os.O_RDWR)
@@ -107,11 +127,18 @@ async def main(
         credentials: who may call; None: the one tenant of local mode.
 
     Raises:
-        OSError: there is no place for it, or no port.
+        OSError: there is no place for it, no port or no such image, or another one is there already.
     """
     stop = trio.Event()
     state = local.state_directory(environ)
-    with own_directory(state) as own, cgroups.opened(own.name) as groups:
+    images = Images(
+        options.images,
+        state / "images",
+        partial(Pull, platform=platform()) if options.pull else None,
+    )
+    if not options.pull and not images.knows(options.image):
+        raise OSError(f"no image is named {options.image}; there are: {', '.join(images.names())}")
+    with alone(state), own_directory(state) as own, cgroups.opened(own.name) as groups:
         found = await trio.to_thread.run_sync(isolation.probe, _made(own / "probe"))
         found = dataclasses.replace(found, cgroup=groups if isinstance(groups, str) else "")
         settings = Settings(
@@ -134,11 +161,7 @@ async def main(
                 most=options.most,
                 limits=limits,
             ),
-            Images(
-                options.images,
-                state / "images",
-                partial(Pull, platform=platform()) if options.pull else None,
-            ),
+            images,
             Here(
                 machine=found,
                 scratch=own,

@@ -116,6 +116,10 @@ class Images:
         """Those that are here."""
         return (HOST, *self._named)
 
+    def knows(self, name: str) -> bool:
+        """Whether it is one of those."""
+        return canonical(name) in {canonical(HOST), *self._named}
+
     async def get(self, name: str) -> Image:
         """The image of this name, fetched and unpacked when it is not here.
 
@@ -195,7 +199,13 @@ def _explained(error: Exception) -> ImageError:
     if isinstance(reason, OSError) and reason.errno in {errno.ENOSPC, errno.EDQUOT}:
         return ImageError("image_pull", "disk", text)
     if isinstance(error, httpx.HTTPError):
-        return ImageError("image_pull", "network", text)
+        where = "looked for in the registry of its name; this machine's own are those of --image"
+        return ImageError("image_pull", "network", f"{text} ({where})")
+    if isinstance(error, tarfile.TarError):
+        text = "it is neither an OCI layout nor what `docker save` writes"
+    elif isinstance(reason, OSError) and reason.strerror:
+        # Where it is, is the operator's business.
+        text = reason.strerror
     if isinstance(error, LookupError):
         return ImageError("image_not_found", "missing", text)
     return ImageError("image_not_found", "invalid", text)
