@@ -32,6 +32,10 @@ class ContextsError(Exception):
     """The file cannot be used; the text says why and what to do."""
 
 
+class UnwritableError(ContextsError):
+    """It is this machine that does not let it be written."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Context:
     """One gateway, and who calls it. `ca` is PEM text, `tenant` what the gateway said when it was written."""
@@ -154,7 +158,8 @@ def change(environ: Mapping[str, str], decide: Callable[[Contexts], Contexts]) -
     """Write what follows from what there is: whole or not at all, for this user alone. Where it is.
 
     Raises:
-        ContextsError: as `read`, or it cannot be written, or `decide` says so.
+        ContextsError: as `read`, or `decide` says so.
+        UnwritableError: it cannot be written.
     """
     path = file(environ)
     try:
@@ -164,7 +169,7 @@ def change(environ: Mapping[str, str], decide: Callable[[Contexts], Contexts]) -
             known = {name: dataclasses.asdict(one) for name, one in wanted.known.items()}
             _write(path, json.dumps({"current": wanted.current, "contexts": known}, indent=1))
     except OSError as error:
-        raise ContextsError(f"cannot write {path}: {error.strerror}") from None
+        raise UnwritableError(f"cannot write {path}: {error.strerror}") from None
     return path
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from sandman import sparse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def open_to_read(path: str | os.PathLike[str]) -> tuple[IO[bytes], int, int]:
@@ -18,30 +22,43 @@ def open_to_read(path: str | os.PathLike[str]) -> tuple[IO[bytes], int, int]:
 
 
 class Part:
-    """A file in the making beside its target, so that nobody sees half of it."""
+    """A file in the making beside its target, so that nobody sees half of it.
+
+    Raises, of every method: OSError with the target's name: nobody asked for the other file.
+    """
 
     def __init__(self, target: Path) -> None:
         self._target = target
         # Not derived from the target's name, which may be as long as the file system allows.
-        self._fd, name = tempfile.mkstemp(prefix=".sandman-", dir=target.parent)
+        with self._naming_target():
+            self._fd, name = tempfile.mkstemp(prefix=".sandman-", dir=target.parent)
         self._content = sparse.Writer(self._fd)
         self._path = Path(name)
 
     def write(self, data: bytes | bytearray) -> None:
         """Append bytes."""
-        self._content.write(data)
+        with self._naming_target():
+            self._content.write(data)
 
     def finish(self, mode: int) -> None:
         """Put it in the target's place, with these permission bits."""
-        self._content.finish()
-        self._close()
-        self._path.chmod(mode)
-        self._path.replace(self._target)
+        with self._naming_target():
+            self._content.finish()
+            self._close()
+            self._path.chmod(mode)
+            self._path.replace(self._target)
 
     def close(self) -> None:
         """Remove what was not finished."""
         self._close()
         self._path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _naming_target(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._target)) from error
 
     def _close(self) -> None:
         if self._fd >= 0:

@@ -1,7 +1,8 @@
 """The command line: one verb a file, over the sync client.
 
-Exit codes of `run`, `exec` and `shell` are the command's own; besides: 124 timed out, 125 Sandman failed (the
-reason is on stderr), 2 wrong usage, 130 and 143 interrupted, 141 nobody reads the output any more (docs/cli.md).
+Exit codes of `run`, `exec` and `shell` are the command's own; besides: 1 it could not be done on this machine,
+124 timed out, 125 Sandman failed (the reason is on stderr), 2 wrong usage, 130 and 143 interrupted,
+141 nobody reads the output any more (docs/cli.md).
 """
 
 from __future__ import annotations

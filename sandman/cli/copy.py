@@ -6,6 +6,7 @@ import dataclasses
 import json
 import posixpath
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +18,8 @@ from sandman.errors import IsADirectoryPathError
 from sandman.sync import TreeInfo
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sandman.cli.session import Session
     from sandman.sync import Files
 
@@ -66,9 +69,25 @@ def cp(session: Session, source: str, target: str, user: str | None, *, as_json:
     with session.client() as client:
         files = client.attach(sandbox).files
         copy = Copy(session, files, here, there, uid_or_name(user))
-        made = (_download if there_to is None else _upload)(copy)
+        stream = "standard output" if there_to is None else "standard input"
+        with _naming(stream if here == STANDARD else here):
+            made = (_download if there_to is None else _upload)(copy)
     if as_json:
         click.echo(json.dumps({"source": source, "target": target, **dataclasses.asdict(made)}))
+
+
+@contextmanager
+def _naming(given: str) -> Iterator[None]:
+    """What this machine refuses is told with the path that was given, and what in it was refused."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        found = error.filename if isinstance(error.filename, str) else ""
+        is_below = Path(given) in (Path(found), *Path(found).parents)
+        name = found if found and is_below else f"{given}: {found}" if found else given
+        raise OSError(error.errno, error.strerror or str(error), name) from error
 
 
 def _upload(copy: Copy) -> TreeInfo:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
+EXIT_HERE = 1
+"""It could not be done on this machine; also that of click's own exceptions."""
 EXIT_USAGE = 2
 EXIT_TIMED_OUT = 124
 EXIT_SANDMAN = 125
@@ -61,12 +63,27 @@ class GuardedGroup(Group):
         except KeyboardInterrupt:
             sys.exit(EXIT_INTERRUPTED)
         except BrokenPipeError:
-            # Python would complain when it flushes at exit; there is nobody to complain to.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_output()
             sys.exit(EXIT_BROKEN_PIPE)
         except OSError as error:
-            click.echo(f"sandman: {error}", err=True)
-            sys.exit(EXIT_SANDMAN)
+            click.echo(f"sandman: {refusal(error)}", err=True)
+            try:
+                sys.stdout.flush()
+            except OSError:
+                _drop_output()
+            sys.exit(EXIT_HERE)
+
+
+def _drop_output() -> None:
+    """Python would complain when it flushes at exit what nobody takes; it has been told by then."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def refusal(error: OSError) -> str:
+    """What this machine refused, in one line: the path, where one is known, and why."""
+    why = error.strerror or str(error)
+    is_path = isinstance(error.filename, str | bytes)
+    return f"{os.fsdecode(error.filename)}: {why}" if is_path else why
 
 
 def _open_closed_streams() -> None:

@@ -35,6 +35,8 @@ COLUMNS = ("current", "name", "url", "tenant")
 def _kept() -> Iterator[None]:
     try:
         yield
+    except contexts.UnwritableError as error:
+        raise click.ClickException(str(error)) from None
     except contexts.ContextsError as error:
         raise ConfigurationError(str(error), field="context") from None
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any, TextIO
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -31,7 +33,7 @@ COLUMNS = ("id", "state", "image", "run", "count", "ready", "used", "failed", "u
 @click.option("--run", metavar="RUN", help="Name of the run that they are for.")
 @click.option(
     "--prepare",
-    type=click.File(),
+    type=click.Path(readable=False, allow_dash=True),
     metavar="FILE",
     help="Steps, as a JSON array; - for standard input.",
 )
@@ -79,13 +81,13 @@ def _reserve(session: Session, client: Client, given: dict[str, Any]) -> None:
     click.echo(json.dumps(_row(made)) if given["as_json"] else made.id)
 
 
-def _steps(file: TextIO) -> list[Any]:
+def _steps(file: str) -> list[Any]:
     try:
-        steps = json.load(file)
+        steps = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text("utf-8"))
     except ValueError as error:
-        raise click.UsageError(f"--prepare: {file.name} is not JSON: {error}") from None
+        raise click.UsageError(f"--prepare: {file} is not JSON: {error}") from None
     if not isinstance(steps, list) or not all(isinstance(one, dict) for one in steps):
-        raise click.UsageError(f"--prepare: {file.name} must hold an array of steps")
+        raise click.UsageError(f"--prepare: {file} must hold an array of steps")
     return steps
 
 

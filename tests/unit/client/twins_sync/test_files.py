@@ -149,6 +149,9 @@ def test_upload_and_download(gateway: FakeGateway, tmp_path) -> None:
         assert (tmp_path / "back").read_bytes() == ALL * 3000
         with pytest.raises(FileNotFoundError):
             box.files.upload(tmp_path / "nope", "x")
+        with pytest.raises(FileNotFoundError) as caught:
+            box.files.download("bin/script", tmp_path / "no" / "x")
+        assert caught.value.filename == str(tmp_path / "no" / "x")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["back", "script"]
 
 
