@@ -57,7 +57,7 @@ def authenticate(header: str | None, credentials: Credentials, now: float) -> Pr
 def recognize(token: str, credentials: Credentials, now: float) -> Principal:
     """The principal behind one of our tokens; raises as `authenticate`."""
     if len(token) > tokens.OWN_MAX:
-        raise UnauthenticatedError("the token is not known: check SANDMAN_TOKEN")
+        raise UnauthenticatedError("the token is not known")
     if token.startswith(f"{tokens.SANDBOX_PREFIX}_"):
         return _of_sandbox(token, credentials, now)
     key = tokens.check_api_key(token, credentials.api_keys, now)

@@ -208,7 +208,7 @@ def check_api_key(token: str, keys: Mapping[str, ApiKey], now: float) -> ApiKey:
     # Compared even when there is no such id, so that the time tells nothing of which ids exist.
     same = (entry or _NOBODYS).has(apikeys.digest(token), now)
     if entry is None or not same or parts[0] != API_KEY_PREFIX:
-        raise UnauthenticatedError("the token is not known: check SANDMAN_TOKEN")
+        raise UnauthenticatedError("the token is not known")
     if entry.is_over(now):
         raise UnauthenticatedError(f"the API key {entry.key_id} has expired: ask for another")
     return entry

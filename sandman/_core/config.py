@@ -97,7 +97,7 @@ class Settings:
         file = found.token_file
         return cls(
             url=_check_url(found.url),
-            token=_check_token(found.token) if file is None else _read_token(file),
+            token=_check_token(found.token, found.origin) if file is None else _read_token(file),
             token_file=file,
             trust=_trust(found.ca),
             server_name=found.server_name,
@@ -128,7 +128,7 @@ def _check_url(url: str) -> str:
 
 def _read_token(file: Path) -> str:
     try:
-        return _check_token(file.read_text("ascii", "replace"))
+        return _check_token(file.read_text("ascii", "replace"), names.ENV_TOKEN_FILE)
     except OSError as error:
         raise ConfigurationError(
             f"cannot read the token from {file}: {error.strerror or error}. "
@@ -137,7 +137,7 @@ def _read_token(file: Path) -> str:
         ) from error
 
 
-def _check_token(token: str) -> str:
+def _check_token(token: str, origin: str) -> str:
     token = token.strip()
     if not token:
         raise ConfigurationError(
@@ -146,9 +146,8 @@ def _check_token(token: str) -> str:
             field="token",
         )
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise ConfigurationError(
-            f"the token holds characters that no token has: check {names.ENV_TOKEN}", field="token"
-        )
+        whose = origin if origin == whereabouts.GIVEN else f"the token of {origin}"
+        raise ConfigurationError(f"{whose} holds characters that no token has", field="token")
     return token
 
 

@@ -24,6 +24,9 @@ Authority = str | os.PathLike[str] | ssl.SSLContext | None
 ENV_SERVER_NAME = f"{names.ENV_PREFIX}SERVER_NAME"
 """Name in the gateway's certificate, where the URL has another (an address, a port-forward)."""
 
+GIVEN = "the token given"
+"""Origin of a token that arguments name."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -34,7 +37,7 @@ class Place:
     ca: Authority = None
     server_name: str | None = None
     token_file: Path | None = None
-    origin: str = "the token given"
+    origin: str = GIVEN
 
     def or_else(self, other: Place) -> Place:
         """What is said here, and of the rest what is said there."""

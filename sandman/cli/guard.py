@@ -125,7 +125,9 @@ def explain(error: SandmanError, origin: str = "") -> Iterator[str]:
     if error.sandbox:
         yield f"sandbox: {error.sandbox}"
     if error.reason == "unauthenticated" and origin:
-        yield f"what to do: the token came from {origin}: check it, or log in anew (sandman login)"
+        # What another login would write stands behind options and environment.
+        anew = ", or log in anew (sandman login)" if origin.startswith("context ") else ""
+        yield f"what to do: the token came from {origin}: check it{anew}"
     elif advice := ADVICE.get(error.reason):
         yield f"what to do: {advice}"
     elif error.retryable:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from rich.status import Status
 
+    from sandman._core.config import Settings
     from sandman.client import Client as AsyncClient
     from sandman.sync import Retry
 
@@ -67,7 +68,7 @@ class Session:
         if trust is not None:
             options["ca"] = trust
         with Client(self.url, self.token, **options) as client:
-            self.origin = client.settings.origin
+            self.origin = self._origin(client.settings)
             yield client
 
     def async_client(self) -> AsyncClient:
@@ -79,8 +80,11 @@ class Session:
         from sandman import client  # noqa: PLC0415 - few verbs need it
 
         made = client.Client(self.url, self.token, **self._options(TERMINAL_RETRY_S))
-        self.origin = made.settings.origin
+        self.origin = self._origin(made.settings)
         return made
+
+    def _origin(self, settings: Settings) -> str:
+        return "--token" if self.token else settings.origin
 
     def _options(self, retry_s: float) -> dict[str, Any]:
         # `on_retry` says it already, in fewer words.

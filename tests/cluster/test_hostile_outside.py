@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 KEY = "hostile-key"
 RUN = "hostile-run"
-UNKNOWN = Said(401, "unauthenticated", "the token is not known: check SANDMAN_TOKEN")
+UNKNOWN = Said(401, "unauthenticated", "the token is not known")
 SEND_ONE = Said(401, "unauthenticated", "send Authorization: Bearer <token>")
 INVALID = Said(401, "unauthenticated", "the sandbox token is not valid")
 OF_ONE = Said(403, "forbidden", "a sandbox's token is good for its commands and files only")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.cluster.deployed import Deployed
 
-UNKNOWN = Said(401, "unauthenticated", "the token is not known: check SANDMAN_TOKEN")
+UNKNOWN = Said(401, "unauthenticated", "the token is not known")
 SEND_ONE = Said(401, "unauthenticated", "send Authorization: Bearer <token>")
 LIST = "/v1/sandboxes"
 

@@ -38,7 +38,7 @@ NETWORKS = denied(
     "sandman-guard-networks",
     "network policies of sandboxes are written by who may manage pools.sandman.dev in this namespace, by nobody else",
 )
-UNKNOWN = Said(401, "unauthenticated", "the token is not known: check SANDMAN_TOKEN")
+UNKNOWN = Said(401, "unauthenticated", "the token is not known")
 
 
 class World(NamedTuple):

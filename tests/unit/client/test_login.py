@@ -63,7 +63,9 @@ def test_a_token_that_is_refused_is_not_kept(call, gateway, environ):
     gateway.plan(OVERVIEW, problem(errors.UnauthenticatedError("the token is not known")))
     done = call("login", gateway.url, given="smk_wrong\n")
     assert done.exit_code == 125
-    assert "the token came from standard input" in done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        "sandman: what to do: the token came from standard input: check it"
+    )
     assert not contexts.file(environ).exists()
 
 
@@ -125,6 +127,40 @@ def test_a_refusal_later_says_whose_token_it_was(call, gateway):
     assert "check SANDMAN_TOKEN" in list(explain(errors.UnauthenticatedError("x")))[1]
     gateway.plan("GET /v1/pools", answer(404, b"not ours"))
     assert call("pools").exit_code == 125
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "origin"),
+    [
+        (["--token", "wrong"], {}, "--token"),
+        (["--token", "wrong"], {"SANDMAN_TOKEN": "other"}, "--token"),
+        ([], {"SANDMAN_TOKEN": "wrong"}, "SANDMAN_TOKEN"),
+    ],
+)
+def test_a_refusal_says_who_named_the_token(
+    call, gateway, monkeypatch, options, environment, origin
+):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    done = call("--url", gateway.url, *options, "ls")
+    assert (done.exit_code, done.stderr.splitlines()) == (
+        125,
+        [
+            "sandman: error: unauthenticated: unknown token",
+            f"sandman: what to do: the token came from {origin}: check it",
+        ],
+    )
+
+
+def test_a_token_that_cannot_be_one_says_whose_it_is(call, gateway, monkeypatch):
+    done = call("--url", gateway.url, "--token", "no token", "ls")
+    assert (done.exit_code, "SANDMAN_TOKEN" in done.stderr) == (2, False)
+    assert "the token given holds characters that no token has" in done.stderr
+    done = call("login", gateway.url, given="no token")
+    assert (done.exit_code, "SANDMAN_TOKEN" in done.stderr) == (2, False)
+    assert "the token given holds" in done.stderr
+    monkeypatch.setenv("SANDMAN_TOKEN", "no token")
+    assert "the token of SANDMAN_TOKEN holds" in call("--url", gateway.url, "ls").stderr
 
 
 def test_at_a_terminal_the_token_is_asked_for_and_not_shown(gateway, environ):
