@@ -79,7 +79,7 @@ _BY_STATUS: dict[int, type[errors.SandmanError]] = {
     504: errors.UnreachableError,
 }
 _ADVICE = {
-    401: f"check {names.ENV_TOKEN}",
+    401: "check the token",
     404: f"check {names.ENV_URL}",
     413: "a proxy between limits the size of bodies",
 }
@@ -163,9 +163,9 @@ def _diagnose(error: Exception, url: str) -> tuple[str, bool]:
     for cause in _causes(error) if isinstance(error, httpx.ConnectError) else ():
         if isinstance(cause, ssl.SSLCertVerificationError):
             return (
-                f"the certificate of {url} is not trusted: {cause.verify_message}. Give the CA by ca= or "
-                f"{names.ENV_CA}; if it names another host than the URL, give that by server_name= or "
-                f"{names.ENV_PREFIX}SERVER_NAME",
+                f"the certificate of {url} is not trusted: {cause.verify_message}. Give the CA by ca= (--ca) or "
+                f"{names.ENV_CA}; if it names another host than the URL, give that by server_name= (--server-name) "
+                f"or {names.ENV_PREFIX}SERVER_NAME",
                 True,
             )
         if isinstance(cause, ssl.SSLError):

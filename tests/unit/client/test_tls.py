@@ -189,6 +189,13 @@ def test_terminals_trust_no_other_either(
             talk(backend=backend, url=way.url, ca=other)
 
 
+def test_a_certificate_that_nobody_knows_says_how_to_trust_it(secure: FakeGateway, cli) -> None:
+    done = cli("login", secure.url, input=TOKEN)
+    assert done.exit_code == 125
+    for way in ("ca= (--ca) or SANDMAN_CA", "server_name= (--server-name) or SANDMAN_SERVER_NAME"):
+        assert way in done.stderr
+
+
 def test_a_token_in_a_file_is_read_for_each_call(tmp_path, monkeypatch):
     """A projected token is renewed hourly, by a new file in the place of the old one."""
     file = tmp_path / "token"
