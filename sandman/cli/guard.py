@@ -114,13 +114,14 @@ def _terminated(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _fail(ctx: click.Context, error: SandmanError, code: int) -> NoReturn:
-    for line in explain(error, getattr(ctx.obj, "origin", "")):
+    told = (getattr(ctx.obj, name, "") for name in ("origin", "advice"))
+    for line in explain(error, *told):
         click.echo(f"sandman: {line}", err=True)
     sys.exit(code)
 
 
-def explain(error: SandmanError, origin: str = "") -> Iterator[str]:
-    """What happened, to whom, and what to do. `origin`: who named the token."""
+def explain(error: SandmanError, origin: str = "", advice: str = "") -> Iterator[str]:
+    """What happened, to whom, and what to do. `origin`: who named the token; `advice`: instead of the reason's."""
     yield f"error: {error}"
     if error.sandbox:
         yield f"sandbox: {error.sandbox}"
@@ -128,7 +129,7 @@ def explain(error: SandmanError, origin: str = "") -> Iterator[str]:
         # What another login would write stands behind options and environment.
         anew = ", or log in anew (sandman login)" if origin.startswith("context ") else ""
         yield f"what to do: the token came from {origin}: check it{anew}"
-    elif advice := ADVICE.get(error.reason):
+    elif advice := advice or ADVICE.get(error.reason, ""):
         yield f"what to do: {advice}"
     elif error.retryable:
         yield "what to do: this may pass, try again"

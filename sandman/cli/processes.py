@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -11,13 +12,16 @@ import click
 from sandman.cli import complete
 from sandman.cli.command import exit_code
 from sandman.cli.table import show
+from sandman.errors import NotFoundError
 from sandman.handles import ENDED
 from sandman.sync import Stdout
 from sandman.wire import stream_json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sandman.cli.session import Session
-    from sandman.sync import Follow, ProcessInfo
+    from sandman.sync import Client, Follow, ProcessInfo
 
 COLUMNS = ("exec_id", "state", "started_at", "stdout_bytes", "stderr_bytes", "exit_code")
 
@@ -56,7 +60,7 @@ def _row(info: ProcessInfo) -> dict[str, object]:
 def logs(session: Session, sandbox: str, exec_id: str, *, follow: bool, as_json: bool) -> None:
     """Print what the command ID of SANDBOX has written so far; `sandman ps` shows the ids."""
     code = 0
-    with session.client() as client:
+    with session.client() as client, _knowing(session, client, sandbox):
         process = client.attach(sandbox).process(exec_id)
         info = process.refresh()
         is_whole = follow or info.state == ENDED
@@ -73,6 +77,17 @@ def logs(session: Session, sandbox: str, exec_id: str, *, follow: bool, as_json:
             told = {**last.to_json(streams=False), "gaps": [gap._asdict() for gap in output.gaps]}
             click.echo(json.dumps(told))
     sys.exit(code)
+
+
+@contextmanager
+def _knowing(session: Session, client: Client, sandbox: str) -> Iterator[None]:
+    """Where something is not found, and the sandbox is: advice on commands."""
+    try:
+        yield
+    except NotFoundError:
+        client.get(sandbox)
+        session.advice = f"sandman ps {sandbox} shows the commands that there are"
+        raise
 
 
 def _print(output: Follow, until: dict[str, int] | None, *, as_json: bool) -> None:

@@ -41,6 +41,8 @@ class Session:
     quiet: bool = False
     origin: str = ""
     """Who named the token of the client that was made last."""
+    advice: str = ""
+    """What to do about an error that ends the verb, where that is known better than by its reason."""
     is_raw: bool = False
     """The terminal takes every byte as it is: a new line does not begin at the left."""
     _status: Status | None = None

@@ -102,16 +102,21 @@ async def test_a_command_that_is_not_there_is_said(bed, shell):
         ("logs", box, "nobody"),
         ("logs", "-f", box, "nobody"),
         ("ps", "no-such-box"),
+        ("release", "no-such-box"),
     ):
         read = await shell(*arguments)
         assert (read.returncode, read.stdout) == (125, b"")
-        assert b"error:" in read.stderr
+        assert b"error: not_found:" in read.stderr
+        where = f"sandman ps {box}" if box in arguments else "sandman ls"
+        assert f"what to do: {where} shows".encode() in read.stderr
 
 
 async def test_those_that_are_over_are_listed_with_the_reason(bed, shell):
     box = (await bed.allocate(run="r1"))["id"]
     assert (await shell("ls", "--ended")).stdout == b"id\treason\trun\tat\tdetail\n"
     assert (await shell("release", box)).returncode == 0
+    again = await shell("release", box)
+    assert (again.returncode, b"had ended before: released: " in again.stderr) == (0, True)
     with trio.fail_after(10):
         while box not in (shown := (await shell("ls", "--ended")).stdout.decode()):
             await trio.sleep(0.1)
