@@ -22,13 +22,13 @@ MARKUP = "<img src=x onerror=alert(1)><b>bold</b>"
 """What a caller may write, and what no page may take for markup."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def gateway(tmp_path_factory) -> Iterator[Gateway]:
     with running(tmp_path_factory.mktemp("state"), images={"task:1": "/"}, most=6, free=2) as one:
         yield one
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def api(gateway: Gateway) -> Iterator[httpx.Client]:
     trust = ssl.create_default_context(cadata=gateway.connection.ca)
     with httpx.Client(base_url=gateway.connection.url, verify=trust, timeout=30) as client:
@@ -36,7 +36,8 @@ def api(gateway: Gateway) -> Iterator[httpx.Client]:
         yield client
 
 
-@pytest.fixture(scope="session")
+# Not longer: as long as playwright's own loop is this thread's, nobody else's runs in it.
+@pytest.fixture(scope="module")
 def browser(gateway: Gateway, tmp_path_factory) -> Iterator[Browser]:
     port = urlsplit(gateway.connection.url).port
     with (

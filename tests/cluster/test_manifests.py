@@ -213,7 +213,7 @@ def test_policies_have_no_type_errors(bed: Bed) -> None:
     """The controller manager reads the expressions with the types of what they are about."""
     items = json.loads(kubectl(bed, "get", "validatingadmissionpolicies", "-o", "json"))["items"]
     ours = [item for item in items if item["metadata"]["name"].startswith("sandman-")]
-    assert len(ours) == 11
+    assert len(ours) == 12
     for item in ours:
         checked = item.get("status", {}).get("typeChecking")
         assert checked is not None

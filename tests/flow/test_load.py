@@ -24,7 +24,8 @@ SCENARIOS = {
     # Two workers, and all by one call of each.
     "hold": ["--n", "4", "--batch", "2", "--seconds", "3", "--rate", "10", "--callers", "4", "--processes", "2"],
     "churn": ["--times", "2", "--seconds", "3"],
-    "multi": ["--n", "2", "--callers", "4", "--seconds", "3", "--rest-s", "0.1"],
+    # So long that both are served before it is over, on a busy machine too.
+    "multi": ["--n", "2", "--callers", "4", "--seconds", "15", "--rest-s", "0.1"],
     "abandon": ["--n", "3", "--ttl-s", "5"],
 }  # fmt: skip
 
