@@ -47,6 +47,8 @@ TURN_S = 5.0
 lost, its caller hears so while the next one is elected."""
 ASK_S = 5.0
 """Seconds for an answer to `ask`: a look into its memory, and somebody waits for it."""
+LITTLE = 16 * 1024
+"""Bytes of an answer that are read although nobody wants them: a problem has some hundred."""
 SENDING = "http11.send_request_headers.started"
 """What httpcore tells when a call has its connection."""
 
@@ -133,7 +135,7 @@ class Handoff:
         with trio.move_on_after(ASK_S):
             async with self._turn() as connected:
                 answer = await self._send(_Call("POST", path.encode(), headers, None), connected)
-            await answer.aclose()
+            await answer.drain()
             return answer.status
         raise _nobody("the allocator did not answer in time")
 
@@ -173,8 +175,7 @@ class Handoff:
             )
             answer = await transport.handle_async_request(request)
         except BaseException as error:
-            with trio.move_on_after(1.0, shield=True):
-                await transport.aclose()
+            await _close(transport)
             if isinstance(error, (httpx.TransportError, httpx.InvalidURL)):
                 raise _nobody(f"the allocator at {address} was lost: {error!r}") from error
             raise
@@ -256,9 +257,19 @@ class Answer:
         self._answer = answer
         self._over = over
 
-    async def aclose(self) -> None:
-        """Whatever is still to come of it is not wanted."""
-        await self._over()
+    async def drain(self) -> None:
+        """Nobody reads it: to its end, if that is near, or its connection is of no more use."""
+        try:
+            size = 0
+            async for piece in self._answer.aiter_raw():
+                size += len(piece)
+                if size > LITTLE:
+                    break
+        except httpx.TransportError as error:
+            raise _nobody(f"the allocator was lost: {error!r}") from error
+        finally:
+            with trio.move_on_after(1.0, shield=True):
+                await self._over()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass it on; its connection is given back however that ends."""

@@ -135,14 +135,18 @@ function live(isLive, words) {
 // --- the terminal ---
 
 let terminal = null;
+/** How often one was opened or closed: whoever has loaded its code by then may be too late. */
+let turns = 0;
 
 async function openTerminal(sandbox) {
   closeTerminal();
+  const turn = turns;
   show($("terminal"), true);
   say($("terminal-id"), sandbox);
   say($("terminal-state"), "opening…");
   try {
     const { Terminal } = await import("./terminal.js");
+    if (turn !== turns) return;
     terminal = new Terminal($("screen"), sandbox, (words) => say($("terminal-state"), words));
     $("terminal").scrollIntoView({ block: "end" });
     await terminal.open();
@@ -152,6 +156,7 @@ async function openTerminal(sandbox) {
 }
 
 function closeTerminal() {
+  turns += 1;
   terminal?.close();
   terminal = null;
   show($("terminal"), false);

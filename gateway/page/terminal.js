@@ -99,6 +99,8 @@ export class Terminal {
     socket.onmessage = ({ data }) => socket === this.socket && this.hear(data);
     socket.onclose = ({ code, reason }) => socket === this.socket && this.lost(code, reason);
     this.socket = socket;
+    // Until it says what it has taken: what is typed meanwhile is kept, and sent then.
+    this.isStarted = false;
   }
 
   hear(data) {

@@ -82,10 +82,12 @@ class SocketRoutes:
 
     async def _carry(self, scope: Scope, receive: Receive, send: Send) -> None:
         port = self._port(scope)
-        if port is None and b"authorization" not in dict(scope["headers"]):
+        ticket = None
+        if port is None:
+            # What is in the sandbox sees none of them, not even of those who came with a header besides.
             scope, ticket = _without_ticket(scope)
-        else:
-            ticket = None
+            if b"authorization" in dict(scope["headers"]):
+                ticket = None
         connection = HTTPConnection(scope)
         if ticket is None:
             principal = await self._context.principal(connection)
@@ -109,13 +111,12 @@ class SocketRoutes:
 
 
 def _without_ticket(scope: Scope) -> tuple[Scope, str | None]:
-    """The handshake without the ticket in its query, which is not the daemon's business, and the ticket."""
+    """The handshake without tickets in its query, which are not the daemon's business, and the ticket; None: there is
+    none, or several, of which nobody can say which is meant."""
     parts = scope["query_string"].split(b"&")
     rest = [part for part in parts if not part.startswith(_TICKET)]
-    if len(rest) != len(parts) - 1:
-        return scope, None  # none; or several, of which nobody can say which is meant
-    [ticket] = set(parts) - set(rest)
-    text = ticket.removeprefix(_TICKET).decode("latin-1")
+    found = [part for part in parts if part.startswith(_TICKET)]
+    text = found[0].removeprefix(_TICKET).decode("latin-1") if len(found) == 1 else None
     return {**scope, "query_string": b"&".join(rest)}, text
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 USE = "/v1/tickets/use"
 MAX_BODY = 4096
+USED = "the ticket was used before, or is lost: ask for another"
 
 
 class TicketRoutes:
@@ -38,7 +39,7 @@ class TicketRoutes:
         """Where they are."""
         return [
             Route("/v1/sandboxes/{id}/tickets", self.make, methods=["POST"]),
-            Route("/v1/tickets/use", self.use, methods=["POST"]),
+            Route(USE, self.use, methods=["POST"]),
         ]
 
     async def make(self, request: Request) -> ASGIApp:
@@ -76,16 +77,20 @@ class TicketRoutes:
         """`POST /v1/tickets/use`: of replicas, with the ticket as the token. It is of no use afterwards."""
         context = self._context
         context.check_ready()
-        if not context.handoff.is_allocator:
-            return await context.handoff.forward(request)
+        read: list[tickets.Ticket] = []
 
         async def find() -> Principal:
-            text = tokens.bearer(request.headers.get("authorization"))
-            ticket, signer = self._read(text)
-            await self._take(ticket, text)
+            ticket, signer = self._read(tokens.bearer(request.headers.get("authorization")))
+            read.append(ticket)
             return ticket.principal(signer)
 
+        # Before it is handed on: a guess counts against who guesses here, and not, at the allocator, against this
+        # replica, whose callers would all wait for it.
         await context.authentication.counted("ticket", address_of(request), find)
+        if not context.handoff.is_allocator:
+            return await context.handoff.forward(request)
+        if not self._ledger.take(read[0].id, trio.current_time()):
+            raise UnauthenticatedError(USED)
         return Response(status_code=204)
 
     async def admit(
@@ -101,15 +106,17 @@ class TicketRoutes:
         context = self._context
         context.check_ready()
         tickets.check_origin(connection.headers.get("origin"), connection.headers.get("host"))
+        read: list[tickets.Ticket] = []
 
         async def find() -> Principal:
             ticket, signer = self._read(text)
             if not tickets.leads_to(ticket, sandbox, exec_id):
                 raise UnauthenticatedError("the ticket is for another terminal")
-            await self._take(ticket, text)
+            read.append(ticket)
             return ticket.principal(signer)
 
         principal = await context.authentication.counted("ticket", address_of(connection), find)
+        await self._take(read[0], text)
         context.calls.begin(connection.scope, principal)
         return principal
 
@@ -127,4 +134,4 @@ class TicketRoutes:
                 raise UnreachableError("the allocator cannot tell just now", retry_after=1.0)
             is_good = status == 204
         if not is_good:
-            raise UnauthenticatedError("the ticket was used before, or is lost: ask for another")
+            raise UnauthenticatedError(USED)

@@ -179,28 +179,74 @@ async def test_an_answer_cut_in_the_middle_is_never_taken_for_whole(bed):
     assert allocator.calls == 1
 
 
+async def marked(one: Handoff) -> tuple[httpx.AsyncHTTPTransport, ssl.SSLContext]:
+    """A transport that tells whether it was closed: httpx's own does not."""
+    transport, trust = await one._take()
+    close = transport.aclose
+
+    async def closed() -> None:
+        transport.was_closed = True
+        await close()
+
+    transport.aclose = closed
+    return transport, trust
+
+
+def is_closed(transport: httpx.AsyncHTTPTransport) -> bool:
+    return getattr(transport, "was_closed", False)
+
+
 async def test_a_changed_authority_is_trusted_from_then_on_and_old_connections_are_closed():
     authorities = [pki.make_ca(name, datetime.now(UTC), 1).certificate for name in "ab"]
     current = [authorities[0]]
     one = Handoff(Leader(), SERVER_NAME, lambda: current[0])
-    first, trust = await one._take()
+    first, trust = await marked(one)
     await one._give_back(first, trust)
     assert (await one._take())[0] is first
-    second, _ = await one._take()
+    second, _ = await marked(one)
     assert second is not first  # one that is in use is nobody else's
     await one._give_back(second, trust)
     current[0] = authorities[1]
-    third, changed = await one._take()
+    third, changed = await marked(one)
     assert third is not second
     assert changed is not trust
+    assert is_closed(second)
+    assert not is_closed(first)  # in use
     await one._give_back(first, trust)  # too old to be kept
     assert one._idle == []
+    assert is_closed(first)
     await one._give_back(third, changed)
     assert one._idle == [third]
     await one.aclose()
     assert one._idle == []
+    assert is_closed(third)
     await Handoff(Leader(), SERVER_NAME, lambda: b"").aclose()
     assert ssl.create_default_context(cadata=authorities[1].decode()).cert_store_stats()["x509"]
+
+
+async def test_calls_one_after_the_other_have_one_connection(bed, monkeypatch):
+    """What was read to its end is given back, whether anybody wanted it or not."""
+    made: list[httpx.AsyncHTTPTransport] = []
+
+    class Counted(httpx.AsyncHTTPTransport):
+        def __init__(self, **options) -> None:
+            super().__init__(**options)
+            made.append(self)
+
+    async with replica(bed, follower(bed)) as client:
+        monkeypatch.setattr(handoff.httpx, "AsyncHTTPTransport", Counted)
+        for _ in range(3):
+            answer = await client.get("/v1/overview", headers=bed.as_("acme"))
+            assert answer.status_code == 200
+        # A caller may have the answer, and ask again, a moment before its connection is given back.
+        assert len(made) < 3
+        for _ in range(3):
+            one = Handoff(follower(bed), SERVER_NAME, lambda: bed.ca.certificate)
+            before = len(made)
+            statuses = [await one.ask("/v1/tickets/use", "wst_k1_x") for _ in range(3)]
+            assert set(statuses) <= {401, 429}
+            assert len(made) == before + 1
+            await one.aclose()
 
 
 async def test_of_a_burst_so_many_transports_are_kept_and_no_more():

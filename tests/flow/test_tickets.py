@@ -123,6 +123,24 @@ async def test_many_guesses_are_told_to_wait(bed, made):
     assert found == {401, 429}
 
 
+async def test_guesses_at_a_replica_are_counted_there_and_hold_nobody_up_at_the_allocator(
+    bed, made
+):
+    headers = {"authorization": "Bearer wst_k1_guessed"}
+    async with other(bed, follower(bed)) as there:
+        answers = [await there.client.post("/v1/tickets/use", headers=headers) for _ in range(60)]
+        assert {one.status_code for one in answers} == {401, 429}
+        used = await ticket(bed, made)
+        for status in [204, *[401] * 30]:
+            answer = await bed.client.post(
+                "/v1/tickets/use", headers={"authorization": f"Bearer {used}"}
+            )
+            # One that was used is no guess, however often it is shown.
+            assert answer.status_code == status
+    answer = await bed.client.post("/v1/tickets/use", headers=headers)
+    assert answer.status_code == 401
+
+
 async def test_tickets_are_made_for_what_a_token_may(bed, made):
     path = f"/v1/sandboxes/{made['id']}/tickets"
     body = {"exec_id": "e1"}

@@ -114,17 +114,18 @@ def may_make(place: Path) -> str:
 def writes(version: int, limits: Amounts) -> list[tuple[str, str, str]]:
     """Controller, file and text for each limit; what is None has none."""
     quota = None if limits.cpu is None else max(LEAST_QUOTA_US, limits.cpu * PERIOD_US // 1000)
+    # Memory first: it is what the kernel may refuse, and then nothing is changed.
     if version == 1:
         memory = "-1" if limits.memory is None else str(limits.memory)
         return [
+            ("memory", "memory.limit_in_bytes", memory),
             ("cpu", "cpu.cfs_period_us", str(PERIOD_US)),
             ("cpu", "cpu.cfs_quota_us", "-1" if quota is None else str(quota)),
-            ("memory", "memory.limit_in_bytes", memory),
             ("pids", "pids.max", str(PROCESSES_MAX)),
         ]
     return [
-        ("cpu", "cpu.max", f"{'max' if quota is None else quota} {PERIOD_US}"),
         ("memory", "memory.max", "max" if limits.memory is None else str(limits.memory)),
+        ("cpu", "cpu.max", f"{'max' if quota is None else quota} {PERIOD_US}"),
         ("pids", "pids.max", str(PROCESSES_MAX)),
     ]
 

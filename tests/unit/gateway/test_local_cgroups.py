@@ -71,20 +71,20 @@ def test_where_there_are_none_it_is_said(tmp_path):
 def test_what_is_written():
     limits = Amounts(cpu=1500, memory=2**30)
     assert cgroups.writes(2, limits) == [
-        ("cpu", "cpu.max", "150000 100000"),
         ("memory", "memory.max", "1073741824"),
+        ("cpu", "cpu.max", "150000 100000"),
         ("pids", "pids.max", "4096"),
     ]
     assert cgroups.writes(1, limits) == [
+        ("memory", "memory.limit_in_bytes", "1073741824"),
         ("cpu", "cpu.cfs_period_us", "100000"),
         ("cpu", "cpu.cfs_quota_us", "150000"),
-        ("memory", "memory.limit_in_bytes", "1073741824"),
         ("pids", "pids.max", "4096"),
     ]
-    assert [text for *_, text in cgroups.writes(2, NO_AMOUNTS)] == ["max 100000", "max", "4096"]
-    assert [text for *_, text in cgroups.writes(1, NO_AMOUNTS)][1:3] == ["-1", "-1"]
+    assert [text for *_, text in cgroups.writes(2, NO_AMOUNTS)] == ["max", "max 100000", "4096"]
+    assert [text for *_, text in cgroups.writes(1, NO_AMOUNTS)][::2] == ["-1", "-1"]
     # The kernel refuses less.
-    assert cgroups.writes(2, Amounts(cpu=1))[0][2] == "1000 100000"
+    assert cgroups.writes(2, Amounts(cpu=1))[1][2] == "1000 100000"
 
 
 @pytest.fixture
