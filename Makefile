@@ -90,7 +90,7 @@ lint: setup load ## everything that reads the code without running it
 # fails, and says nothing that it does not know.
 .PHONY: audit
 audit: setup ## known vulnerabilities of what is locked; needs the Python package index itself
-	for lock in requirements*.lock; do \
+	for lock in requirements*.lock tests/adapters/*.lock tests/conformance/*.lock; do \
 		$(VENV)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off --requirement $$lock; \
 	done
 

@@ -165,7 +165,8 @@ class Floor:
     def _template(self, session: Session) -> dict[str, Any]:
         listed = _checked(session, "GET", self._deployments)["items"]
         for one in listed:
-            if one["metadata"].get("labels", {}).get(names.LABEL_POOL) in (self._pool, None):
+            label = one["metadata"].get("labels", {}).get(names.LABEL_POOL)
+            if label is not None and self._pool in {None, label}:
                 spec: dict[str, Any] = one["spec"]["template"]["spec"]
                 return spec
         raise FloorError(f"there is no pool {self._pool}")

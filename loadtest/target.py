@@ -179,7 +179,8 @@ def check(target: Target, mine: Sequence[str]) -> None:
     Raises:
         TargetError: a host that nobody claimed, plain HTTP beyond the loopback, or nothing to ask for.
     """
-    for url in target.urls:
+    others = [] if target.api_server is None else [target.api_server.url]
+    for url in [*target.urls, *target.metrics_urls(), *others]:
         check_host(url, mine)
     if target.pool is None and target.image is None:
         raise TargetError("nothing to ask for: say --image or --pool")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
 import signal
+import tempfile
 from typing import TYPE_CHECKING
 
 import structlog
@@ -25,6 +29,9 @@ TOGETHER = {
 worker, in order. The scale bed comes after the cluster, in the same: both at work would measure each other."""
 
 
+SETTINGS = ("SANDMAN_URL", "SANDMAN_TOKEN", "SANDMAN_TOKEN_FILE", "SANDMAN_CA", "SANDMAN_CONTEXT")
+"""Variables by which a client finds its gateway."""
+
 # What a service logs before it is configured. By default a traceback is painted with all local variables, which
 # takes a second of the processor, and on a busy machine holds up whatever runs in the same loop for many.
 PLAIN = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
@@ -36,6 +43,11 @@ def pytest_configure() -> None:
     all that tests start, on which Ctrl-C would have no effect, and where one process had asked for it, would."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # What whoever runs the tests has logged in to is not to be tested.
+    for name in [one for one in os.environ if one in SETTINGS]:
+        del os.environ[name]
+    os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="sandman-tests-")
+    atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
 
 class Scheduling(LoadScopeScheduling):

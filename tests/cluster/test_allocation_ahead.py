@@ -33,6 +33,8 @@ ALLOCATION_S = 0.05
 BARE_CALLS = 15
 """The same in bare calls to the gateway, of which each takes 2 to 4 ms where nothing else runs: the measure on a machine
 that is busy with other tests, taken in the same moments."""
+MEDIAN_CALLS = 8
+"""The same for the median: 27 to 43 ms on a quiet machine, 62 where a bare call took 10.5."""
 IN_TIME = 14
 """How many must be in time: all 20 are on a machine that is busy (load average 25), 15 on one with a load of 54, where
 one or the other waits for a processor, at the API server or in its daemon."""
@@ -103,8 +105,10 @@ async def test_after_a_reservation_each_allocation_takes_no_time(sandman, tmp_pa
         await trio.sleep(2)
         assert (await reservation.refresh()).used == COUNT
         await reservation.cancel()
+        assert statistics.median(took) <= max(ALLOCATION_S, MEDIAN_CALLS * statistics.mean(bare)), (
+            shown
+        )
         bar = max(ALLOCATION_S, BARE_CALLS * statistics.mean(bare))
-        assert statistics.median(took) <= bar, shown
         assert sum(one <= bar for one in took) >= IN_TIME, shown
         assert max(took) < 3.0, "nothing is prepared anew"
 

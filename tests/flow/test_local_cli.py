@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import httpx
 import pytest
@@ -57,10 +58,10 @@ def test_it_is_found_looked_at_and_reached(environ):
     forward = start(environ, "port-forward", "--json", box, f"{free_port()}:8000")
     assert forward.stdout is not None
     url = json.loads(forward.stdout.readline())["url"]
-    for _ in range(200):
-        got = httpx.get(f"{url}/passwd", timeout=20)
-        if got.status_code == 200:
-            break
+    deadline = time.monotonic() + 60
+    while (got := httpx.get(f"{url}/passwd", timeout=20)).status_code != 200:
+        assert time.monotonic() < deadline, got.text
+        time.sleep(0.1)
     assert got.text.startswith("root:")
     forward.send_signal(signal.SIGINT)
     forward.communicate(timeout=30)

@@ -190,6 +190,22 @@ def test_only_this_machine_is_loaded_unless_another_is_claimed_by_name(url, mine
             target.check(one, mine)
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"api_server": target.ApiServer("http://10.0.0.1:6443", token="t")},
+        {"metrics": ("http://10.0.0.1:9090/metrics",)},
+    ],
+)
+def test_nor_is_anything_else_of_another_asked(more):
+    """A token goes along."""
+    one = target.Target(
+        ("https://127.0.0.1:1",), None, (target.Tenant("t", "k"),), image="x", **more
+    )
+    with pytest.raises(target.TargetError, match="would carry keys in the open"):
+        target.check(one, ())
+
+
 def test_without_a_target_the_environment_or_local_mode_is_one(tmp_path):
     environ = {"SANDMAN_LOCAL_STATE": str(tmp_path), "SANDMAN_URL": "https://127.0.0.1:9/"}
     with pytest.raises(target.TargetError, match="no key"):

@@ -200,6 +200,7 @@ class LocalProvider:
         now = self._now(instance)
         if now is None or now.state != instance.state or now.ending is not None:
             raise ClaimLostError(instance.uid)
+        self._runner.check(sizing.of_record(assignment.request))
         taken = self._put(pods.taken(now, assignment, self._wall()))
         if pods.is_swap(now, assignment):
             self._begin(taken)
@@ -213,8 +214,8 @@ class LocalProvider:
         if spec.most is not None and len(self._of(spec.name)) >= spec.most:
             text = f"all {spec.most} sandboxes that this machine is to have are in use"
             raise BusyError(CapacityError(text, retry_after=FULL_S))
+        self._runner.check(sizing.of_record(assignment.request))
         bounds = sizing.scaled(spec.bounds, assignment.resources)
-        self._runner.check(bounds.limits)
         fresh = pods.placeholder(spec, self._make(name), self._wall(), is_held=False)
         taken = dataclasses.replace(
             pods.taken(fresh, assignment, self._wall()),

@@ -147,11 +147,14 @@ class Runner:
         )
 
     def check(self, limits: Amounts) -> None:
-        """Whether this machine can have a sandbox with these limits at all.
+        """Whether this machine can have a sandbox that was asked for with these limits at all.
 
         Raises:
-            RefusedError: it has less.
+            RefusedError: it has less, or sets no limits.
         """
+        if limits != NO_AMOUNTS and self._place.here.groups is None:
+            text = f"local mode sets no limits here: {self._place.here.machine.cgroup}"
+            raise RefusedError(BadRequestError(text, field="resources"))
         if not sizing.fits(Bounds(limits=self._place.here.whole), limits):
             told = " and ".join(sizing.texts(self._place.here.whole).values())
             text = f"this machine has no more than {told} for all of its sandboxes"

@@ -48,15 +48,20 @@ def completed(environ, *lines: str) -> list[list[str]]:
     return [line.split(",") if line else [] for line in done.stdout.splitlines()]
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(300)
 def test_bash_completes_commands_options_and_ids(environ, cli, gateway):
     assert shutil.which("bash") is not None
     assert cli("run", "--keep", "true").exit_code == 0
     (box,) = gateway.sandboxes
     contexts.change(environ, lambda before: before.with_one("prod", contexts.Context("u", "t")))
-    commands, boxes, known = completed(
-        environ, "sandman po", "sandman exec _", "sandman --context _"
-    )
+    boxes: list[str] = []
+    for _ in range(10):
+        commands, boxes, known = completed(
+            environ, "sandman po", "sandman exec _", "sandman --context _"
+        )
+        # Who presses tab waits a second and a half for ids, and no longer: a busy machine may take more.
+        if boxes:
+            break
     assert commands == ["pools", "port-forward"]
     assert boxes == [box]
     assert known == ["prod", "local"]

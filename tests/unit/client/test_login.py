@@ -183,9 +183,7 @@ def until(fd: int, text: bytes) -> bytes:
     """What is written until this text has come."""
     seen = b""
     end = time.monotonic() + 25
-    while (
-        text not in seen and time.monotonic() < end and select.select([fd], [], [], 1) is not None
-    ):
+    while text not in seen and time.monotonic() < end:
         if select.select([fd], [], [], 1)[0]:
             seen += os.read(fd, 4096)
     assert text in seen

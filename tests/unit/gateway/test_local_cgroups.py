@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.model import NO_AMOUNTS, Amounts
+from gateway.provider import RefusedError
 from gateway.provider.local import cgroups
+from gateway.provider.local.images import Images
+from gateway.provider.local.isolation import Machine
+from gateway.provider.local.running import Here, Place, Runner
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,6 +122,16 @@ def test_what_a_killed_gateway_left_is_taken_away_and_one_that_runs_keeps_what_i
     made(tmp_path, f"{here}/box", f"{gone}/box", "sandman-odd/box", "other/box")
     unified.sweep()
     assert sorted(one.name for one in tmp_path.iterdir()) == ["other", here]
+
+
+def test_where_none_are_set_none_are_promised(tmp_path):
+    here = Here(machine=Machine(cgroup="no cgroups are mounted"), scratch=tmp_path)
+    place = Place(here=here, daemon_port=0, key_id="k", daemon_key=b"")
+    runner = Runner(place, Images({}, tmp_path), lambda: 0.0)
+    runner.check(NO_AMOUNTS)
+    with pytest.raises(RefusedError) as refused:
+        runner.check(Amounts(memory=2**20))
+    assert "sets no limits here: no cgroups are mounted" in str(refused.value.error)
 
 
 def test_a_limit_that_is_refused_leaves_nothing(unified, tmp_path):
