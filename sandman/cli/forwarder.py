@@ -6,19 +6,20 @@ What the gateway carries is HTTP: other protocols are answered with 400.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import anyio
 import h11
+import httpcore
 import httpx
 
+from sandman._core.config import RELEASE_LIMIT_S
 from sandman.cli import heads
 from sandman.errors import SandmanError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
-    import httpcore
     from anyio.abc import ByteStream
 
     from sandman.client import Sandbox
@@ -32,6 +33,9 @@ _CHUNK_BYTES = 64 * 1024
 _HEAD_MAX_BYTES = 32 * 1024
 _OVER = {404, 410}
 """Statuses after which there is no sandbox to forward to."""
+_GONE = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
+"""The caller is."""
+Done = TypeVar("Done")
 
 
 class Forwarder:
@@ -58,8 +62,9 @@ class Forwarder:
         self._open = 0
 
     async def aclose(self) -> None:
-        """Close the connections to the gateway."""
-        await self._http.aclose()
+        """Close the connections to the gateway, also when this is cancelled."""
+        with anyio.move_on_after(RELEASE_LIMIT_S, shield=True):
+            await self._http.aclose()
 
     async def serve(self, stream: ByteStream) -> None:
         """Serve one connection to its end.
@@ -120,20 +125,22 @@ class Forwarder:
                 "timeout": {"connect": CONNECT_S},
             },
         )
-        response = await self._http.send(onward, stream=True, follow_redirects=False)
+        response = await visit.while_there(
+            lambda: self._http.send(onward, stream=True, follow_redirects=False)
+        )
         self._said = ""
         try:
-            await self._answer(visit, response)
+            if response.status_code == httpx.codes.SWITCHING_PROTOCOLS:
+                found = heads.answer(response.headers.raw, self._prefix, upgrade=True)
+                await visit.upgrade(found, response.extensions["network_stream"])
+            else:
+                await visit.while_there(lambda: self._answer(visit, response))
         finally:
-            with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(RELEASE_LIMIT_S, shield=True):
                 await response.aclose()
 
     async def _answer(self, visit: _Visit, response: httpx.Response) -> None:
-        is_upgrade = response.status_code == httpx.codes.SWITCHING_PROTOCOLS
-        found = heads.answer(response.headers.raw, self._prefix, upgrade=is_upgrade)
-        if is_upgrade:
-            await visit.upgrade(found, response.extensions["network_stream"])
-            return
+        found = heads.answer(response.headers.raw, self._prefix)
         await visit.send(
             h11.Response(
                 status_code=response.status_code,
@@ -156,9 +163,12 @@ class _Visit:
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_MAX_BYTES)
+        self._is_read = anyio.Event()
+        """All of the request, so that nobody reads of the stream but who waits for its end."""
 
     async def request(self) -> h11.Request | None:
         """The next; None when there is none."""
+        self._is_read = anyio.Event()
         with anyio.move_on_after(IDLE_S):
             event = await self._next()
             return event if isinstance(event, h11.Request) else None
@@ -176,7 +186,47 @@ class _Visit:
         if self._http.they_are_waiting_for_100_continue:
             await self.send(h11.InformationalResponse(status_code=100, headers=[]))
         event = await self._next()
-        return bytes(event.data) if isinstance(event, h11.Data) else None
+        if isinstance(event, h11.Data):
+            return bytes(event.data)
+        self._is_read.set()
+        return None
+
+    async def while_there(self, call: Callable[[], Awaitable[Done]]) -> Done:
+        """What this call comes to; it is cancelled when the caller's side ends once the request was read.
+
+        Raises:
+            _EndedError: it did.
+        """
+        done: list[Done] = []
+        failed: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+
+            async def watch() -> None:
+                await self._end()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(watch)
+            try:
+                done.append(await call())
+            except Exception as error:  # noqa: BLE001 - raised below: here it would become a group
+                failed = error
+            tasks.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+        if not done:
+            raise _EndedError
+        return done[0]
+
+    async def _end(self) -> None:
+        """Return at the end of the caller's side. What comes before it is of the next request, and kept for that."""
+        await self._is_read.wait()
+        kept = 0
+        with suppress(*_GONE):
+            while kept < _HEAD_MAX_BYTES:
+                data = await self._stream.receive(_CHUNK_BYTES)
+                self._http.receive_data(data)
+                kept += len(data)
+            await anyio.sleep_forever()
 
     async def send(self, event: h11.Event) -> None:
         """One event of the answer."""
@@ -208,18 +258,19 @@ class _Visit:
         """Pass bytes on, both ways, until one side ends."""
         await self.send(h11.InformationalResponse(status_code=101, headers=headers))
         early, _ = self._http.trailing_data
+        gone = (*_GONE, httpcore.NetworkError)
         async with anyio.create_task_group() as tasks:
 
             async def outward() -> None:
-                if early:
-                    await other.write(early)
-                with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                with suppress(*gone):
+                    if early:
+                        await other.write(early)
                     async for data in self._stream:
                         await other.write(data)
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(outward)
-            with suppress(anyio.BrokenResourceError):
+            with suppress(*gone):
                 while data := await other.read(_CHUNK_BYTES):
                     await self._stream.send(data)
             tasks.cancel_scope.cancel()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
+import struct
 import sys
 
 import anyio
@@ -135,6 +137,82 @@ async def test_a_websocket_both_ways(bed, inside):
             await peer.close(4001)
             assert await peer.receive() == (4001, "")
     assert inside.calls[0].line == b"GET /ws?x=1 HTTP/1.1"
+
+
+async def test_a_websocket_that_the_gateway_resets_ends_alone(bed, inside):
+    async def script(call) -> None:
+        if b"/ws" in call.line:
+            await upgraded(call)
+            call.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            call.stream.socket.close()
+        else:
+            await call.send(answer(b"still"))
+
+    inside.script = script
+    async with attached(bed) as box, Local(Direct(box, inside.port), 80).serving() as local:
+        stream = await trio.open_tcp_stream("127.0.0.1", local.port)
+        async with connected(stream, "/ws", {}) as peer:
+            with trio.fail_after(20):
+                assert await peer.receive() is None
+        async with httpx.AsyncClient() as http:
+            assert (await http.get(local.url)).content == b"still"
+
+
+class Direct:
+    """A sandbox whose gateway is a script: the real one resets nothing by itself."""
+
+    def __init__(self, box, port: int) -> None:
+        self.id = box.id
+        self._url = f"http://127.0.0.1:{port}/"
+
+    def http(self, _port: int, **options) -> httpx.AsyncClient:
+        return httpx.AsyncClient(**options)
+
+    def port_url(self, _port: int) -> str:
+        return self._url
+
+
+@pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nfirst"])
+async def test_a_caller_who_leaves_takes_his_call_along(bed, inside, begun):
+    came, went = trio.Event(), trio.Event()
+
+    async def script(call) -> None:
+        await call.send(begun)
+        came.set()
+        assert await call.stream.receive_some() == b""
+        went.set()
+
+    inside.script = script
+    async with forwarded(bed, inside.port) as local:
+        with trio.fail_after(20):
+            async with await trio.open_tcp_stream("127.0.0.1", local.port) as stream:
+                await stream.send_all(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab")
+                await (read(stream, b"first") if begun else came.wait())
+            await went.wait()
+            while local.forwarder._open:
+                await trio.sleep(0.01)
+        assert local.said == []
+
+
+async def test_what_is_asked_before_the_answer_has_come_is_answered_after_it(bed, inside):
+    go = trio.Event()
+
+    async def script(call) -> None:
+        if b"/one" in call.line:
+            await go.wait()
+        await call.send(answer(call.line.split()[1]))
+
+    inside.script = script
+    async with forwarded(bed, inside.port) as local:
+        async with await trio.open_tcp_stream("127.0.0.1", local.port) as stream:
+            await stream.send_all(b"GET /one HTTP/1.1\r\nHost: x\r\n\r\n")
+            while not inside.calls:
+                await trio.sleep(0.01)
+            await stream.send_all(b"GET /two HTTP/1.1\r\nHost: x\r\n\r\n")
+            await trio.sleep(0.05)
+            go.set()
+            seen = await read(stream, b"/two")
+        assert seen.index(b"/one") < seen.index(b"/two")
 
 
 async def test_where_nothing_listens_the_answer_says_so_and_the_person_hears_it_once(bed):
