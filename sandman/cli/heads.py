@@ -84,8 +84,8 @@ def path(target: bytes, prefix: str) -> str:
 
 
 def check_caller(headers: Iterable[Header], hosts: Collection[str]) -> None:
-    """Refuse what a page of elsewhere makes a browser send here: under a name that was bent to this machine, or a
-    WebSocket, which browsers let any page open.
+    """Refuse what a page of elsewhere makes a browser send here: under a name that was bent to this machine, or from
+    another origin. That the page could not read the answer is no help: the call has done what it does.
 
     Args:
         headers: of the request.
@@ -96,14 +96,24 @@ def check_caller(headers: Iterable[Header], hosts: Collection[str]) -> None:
     """
     if not hosts:
         return
-    given = list(headers)
+    given = [(name, value.decode("latin-1").strip().lower()) for name, value in headers]
+    sites = {value for name, value in given if name == b"sec-fetch-site"}
     for name, value in given:
-        if name == b"host" and _host(value.decode("latin-1")) not in hosts:
+        if name == b"host" and _host(value) not in hosts:
             raise RefusedError(421, f"forwarded are calls to {', '.join(sorted(hosts))} alone")
-        if name == b"origin" and is_websocket(given):
-            origin = value.decode("latin-1").partition("://")[2]
-            if _host(origin) not in hosts:
-                raise RefusedError(403, "a page of elsewhere may open no WebSocket here")
+        if name == b"origin" and _is_foreign(value, hosts, sites):
+            raise RefusedError(403, "a page of elsewhere may call nothing here")
+    if "cross-site" in sites:
+        raise RefusedError(
+            403, "a page of elsewhere may call nothing here; to follow its link, type the address"
+        )
+
+
+def _is_foreign(origin: str, hosts: Collection[str], sites: Collection[str]) -> bool:
+    """A page that is to be named nowhere is `null` to itself, too: the browser says whether it is."""
+    if origin == "null":
+        return sites != {"same-origin"}
+    return _host(origin.partition("://")[2]) not in hosts
 
 
 def _host(text: str) -> str:

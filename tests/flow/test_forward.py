@@ -239,6 +239,8 @@ async def test_where_nothing_listens_the_answer_says_so_and_the_person_hears_it_
             b"Upgrade: websocket\r\n\r\n",
             b"403",
         ),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nOrigin: https://evil.example\r\n\r\n", b"403"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: cross-site\r\n\r\n", b"403"),
     ],
 )
 async def test_what_is_not_passed_on(bed, inside, request_bytes, status):

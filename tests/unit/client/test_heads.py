@@ -75,7 +75,35 @@ def test_what_somebody_between_may_read_as_another_path_is_refused(target):
         ({"host": "LOCALHOST"}, None),
         ({"host": "evil.example"}, 421),
         ({"host": "127.0.0.1.evil.example:80"}, 421),
-        ({"host": "localhost", "origin": "https://evil.example"}, None),
+        ({"host": "localhost", "origin": "https://evil.example"}, 403),
+        ({"host": "localhost", "origin": "https://localhost.evil.example"}, 403),
+        ({"host": "localhost", "origin": "null"}, 403),
+        ({"host": "localhost", "origin": ""}, 403),
+        ({"host": "localhost", "origin": "http://localhost:3000"}, None),
+        ({"host": "localhost", "origin": "http://[::1]:3000"}, None),
+        # An image, a script, a form or a link of a page of elsewhere: of these a browser tells no origin.
+        ({"host": "localhost", "sec-fetch-site": "cross-site"}, 403),
+        ({"host": "localhost", "sec-fetch-site": " Cross-Site"}, 403),
+        (
+            {
+                "host": "localhost",
+                "origin": "http://localhost:3000",
+                "sec-fetch-site": "cross-site",
+            },
+            403,
+        ),
+        ({"host": "localhost", "sec-fetch-site": "same-site"}, None),
+        ({"host": "localhost", "sec-fetch-site": "none"}, None),
+        # A form of a page that wants to be named nowhere (`Referrer-Policy: no-referrer`).
+        ({"host": "localhost", "origin": "null", "sec-fetch-site": "same-origin"}, None),
+        (
+            {
+                "host": "localhost",
+                "origin": "https://evil.example",
+                "sec-fetch-site": "same-origin",
+            },
+            403,
+        ),
         ({"host": "localhost", "origin": "https://evil.example", "upgrade": "websocket"}, 403),
         ({"host": "localhost", "origin": "null", "upgrade": "websocket"}, 403),
         ({"host": "localhost", "origin": "http://localhost:3000", "upgrade": "websocket"}, None),
