@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import queue
 import threading
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
 Lent = TypeVar("Lent")
+logger = logging.getLogger("sandman")
 
 
 class Lending(Generic[Lent]):
@@ -45,6 +49,56 @@ class Lending(Generic[Lent]):
                 self._lent[key] = thing, users - 1
                 return None
             return thing
+
+
+class Afterwards:
+    """Does something for what was forgotten, in a thread of its own: garbage collection comes in the middle of anything,
+    also of who has a lock that is needed for it, and would wait for himself.
+
+    Args:
+        do: what is done.
+    """
+
+    def __init__(self, do: Callable[..., object]) -> None:
+        self._do = do
+        self._asked: queue.SimpleQueue[tuple[object, ...] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._kept: list[weakref.finalize[..., object]] = []
+
+    def keep(self, thing: object, *args: object) -> weakref.finalize[..., object]:
+        """Once this thing is forgotten, or at the end, it is done with these; not when what is returned is detached."""
+        # Of all that could be done with them then, this takes no lock, and may even interrupt itself.
+        kept = weakref.finalize(thing, self._asked.put, args)
+        kept.atexit = False
+        with self._lock:
+            self._kept = [*(one for one in self._kept if one.alive), kept]
+            if self._thread is None or not self._thread.is_alive():  # after a fork it is not
+                self._thread = threading.Thread(
+                    target=self._run, name="sandman-afterwards", daemon=True
+                )
+                self._thread.start()
+        return kept
+
+    def end(self, seconds: float) -> None:
+        """Do it for all that are left; wait so long for that."""
+        with self._lock:
+            kept, self._kept = self._kept, []
+            thread, self._thread = self._thread, None
+        for one in kept:
+            # Not by a call: once the finalizers' own end has come, which may be earlier, none does anything.
+            if (found := one.detach()) is not None:
+                self._asked.put(found[2][0])
+        if thread is not None:
+            self._asked.put(None)
+            thread.join(seconds)
+
+    def _run(self) -> None:
+        while (args := self._asked.get()) is not None:
+            try:
+                self._do(*args)
+            except Exception:
+                logger.exception("what was forgotten could not be given back")
 
 
 _clients: Lending[Client] = Lending(Client)

@@ -5,15 +5,16 @@ What differs from its Docker environment is in docs/adapters.md.
 
 from __future__ import annotations
 
+import atexit
 import os
 import platform
-import weakref
 from typing import TYPE_CHECKING, Any
 
 from minisweagent.exceptions import Submitted
 from minisweagent.utils.serialize import recursive_merge
 
-from sandman.adapters.lending import Lending
+from sandman._core.config import RELEASE_LIMIT_S
+from sandman.adapters.lending import Afterwards, Lending
 from sandman.adapters.spec import SandboxSpec
 from sandman.errors import CallerError
 from sandman.sync import Client
@@ -72,8 +73,14 @@ class SandmanEnvironment:
         except BaseException:
             _give_back()
             raise
-        self.cleanup = weakref.finalize(self, _release, client, self.sandbox.id)
+        self._client = client
+        self._kept = _forgotten.keep(self, client, self.sandbox.id)
         self._kernel = _kernel(self.sandbox)
+
+    def cleanup(self) -> None:
+        """Release the sandbox; may be repeated."""
+        if self._kept.detach() is not None:
+            _release(self._client, self.sandbox.id)
 
     def get_template_vars(self, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401 - mini-swe-agent's
         """What prompts may name: the configuration, and the sandbox's kernel as `platform.uname()` has it."""
@@ -131,6 +138,10 @@ def _release(client: Client, sandbox: str) -> None:
 def _give_back() -> None:
     if (client := _clients.give_back()) is not None:
         client.close()
+
+
+_forgotten = Afterwards(_release)
+atexit.register(_forgotten.end, RELEASE_LIMIT_S)
 
 
 def _kernel(sandbox: Sandbox) -> dict[str, str]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -16,6 +18,7 @@ from minisweagent.models.test_models import DeterministicModel, make_output
 from pydantic import ValidationError
 
 from sandman import errors
+from sandman.adapters import minisweagent as adapter
 from sandman.adapters.minisweagent import SandmanEnvironment
 from sandman.sync import Client, ConfigurationError
 from tests.adapters.inside import examples
@@ -209,6 +212,34 @@ def test_one_that_is_forgotten_is_released() -> None:
         while client.list("forgotten") and time.monotonic() < until:
             time.sleep(0.05)
         assert client.list("forgotten") == []
+
+
+def test_one_that_is_forgotten_while_somebody_borrows_a_client_waits_for_nothing() -> None:
+    environment = make(run="collected")
+    with Client() as client:
+        with adapter._clients._lock:
+            del environment
+            gc.collect()
+        until = time.monotonic() + 20
+        while client.list("collected") and time.monotonic() < until:
+            time.sleep(0.05)
+        assert client.list("collected") == []
+
+
+def test_those_that_are_left_are_released_at_the_end_of_the_process() -> None:
+    made = (
+        "import gc\n"
+        "from sandman.adapters.minisweagent import SandmanEnvironment as Environment\n"
+        f"kept, cycle = (Environment(image={IMAGE!r}, run='exit') for _ in range(2))\n"
+        "cycle.itself = cycle\n"
+        "del cycle\n"
+        "gc.collect()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", made], capture_output=True, text=True, check=False
+    )
+    with Client() as client:
+        assert (client.list("exit"), ended.stderr, ended.returncode) == ([], "", 0)
 
 
 def test_one_that_cannot_be_had(shared) -> None:
