@@ -324,6 +324,8 @@ class SandmanDeployment(AbstractDeployment):  # type: ignore[misc, unused-ignore
         self._config = SandmanDeploymentConfig(**kwargs)
         self._hooks = CombinedDeploymentHook()
         self._holding: Holding | None = None
+        """Touched in the client's loop alone."""
+        self._is_begun = False
         self._runtime: _Forwarding | None = None
 
     @classmethod
@@ -362,13 +364,25 @@ class SandmanDeployment(AbstractDeployment):  # type: ignore[misc, unused-ignore
         """
         self._hooks.on_custom_step("Allocating a sandbox")
         try:
-            self._holding = await _there(Holding.acquire, self._config.options())
+            self._is_begun = True
+            holding = await _there(self._hold)
         except errors.SandmanError as error:
             raise exceptions.DeploymentStartupError(str(error)) from error
-        self._runtime = _Forwarding(SandmanRuntime(self._holding.box))
+        self._runtime = _Forwarding(SandmanRuntime(holding.box))
 
     async def stop(self) -> None:
         """Release the sandbox; may be repeated."""
-        holding, self._holding, self._runtime = self._holding, None, None
+        self._runtime = None
+        if self._is_begun:
+            await _there(self._let_go)
+
+    async def _hold(self) -> Holding:
+        """In the client's loop: what is had there is kept, also when who waits for it is cancelled at that moment."""
+        self._holding = await Holding.acquire(self._config.options())
+        return self._holding
+
+    async def _let_go(self) -> None:
+        """In the client's loop, after whatever it is in the middle of."""
+        holding, self._holding = self._holding, None
         if holding is not None:
-            await _there(holding.release)
+            await holding.release()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import threading
 
 import pytest
 from swerex import exceptions
@@ -232,6 +233,33 @@ def test_one_that_cannot_be_had() -> None:
     with pytest.raises(exceptions.DeploymentNotStartedError):
         _ = one.runtime
     call(one.stop())
+
+
+def test_a_start_that_is_cancelled_as_it_ends_loses_no_sandbox(monkeypatch) -> None:
+    one = adapter.SandmanDeployment(image=IMAGE, run="cancelled")
+    acquire, allocated, go = adapter.Holding.acquire, threading.Event(), threading.Event()
+
+    async def late(options):
+        holding = await acquire(options)
+        allocated.set()
+        assert go.wait(
+            20
+        )  # so long its loop does nothing else: the cancellation comes when it is done already
+        return holding
+
+    async def cancelled() -> None:
+        starting = asyncio.create_task(one.start())
+        assert await asyncio.to_thread(allocated.wait, 20)
+        starting.cancel()
+        await asyncio.wait([starting])
+        assert starting.cancelled()
+        go.set()
+        await one.stop()
+
+    monkeypatch.setattr(adapter.Holding, "acquire", late)
+    call(cancelled())
+    with Client() as client:
+        assert client.list("cancelled") == []
 
 
 def test_one_that_is_forgotten_is_released() -> None:
