@@ -53,11 +53,23 @@ class Context:
             ContextsError: what is kept is no certificate.
         """
         try:
-            return None if self.ca is None else ssl.create_default_context(cadata=self.ca)
+            return None if self.ca is None else authority(self.ca)
         except ssl.SSLError as error:
             raise ContextsError(
                 f"the CA kept for {self.url} is none ({error}): log in anew"
             ) from None
+
+
+def authority(pem: str) -> ssl.SSLContext:
+    """What trusts these certificates and nobody else.
+
+    Raises:
+        ssl.SSLError: there is none; an empty text would stand for the usual CAs.
+    """
+    context = ssl.create_default_context(cadata=pem) if pem.isascii() and pem.strip() else None
+    if context is None or not context.cert_store_stats()["x509"]:
+        raise ssl.SSLError(0, "no certificate in it")
+    return context
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -135,7 +147,7 @@ def read(environ: Mapping[str, str]) -> Contexts:
                 )
             told = json.loads(opened.read(FILE_MAX_BYTES))
         known = {str(name): _parse(one) for name, one in told["contexts"].items()}
-        current = told.get("current")
+        current = _name_or_none(told.get("current"))
     except (FileNotFoundError, NotADirectoryError):
         return Contexts()
     except OSError as error:
@@ -143,6 +155,12 @@ def read(environ: Mapping[str, str]) -> Contexts:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ContextsError(f"{path} makes no sense: remove it, and log in anew") from None
     return Contexts(known, current if current in known or current == LOCAL else None)
+
+
+def _name_or_none(current: object) -> str | None:
+    if not isinstance(current, str | None):
+        raise TypeError("the current one is a name")
+    return current
 
 
 def _parse(one: Mapping[str, object]) -> Context:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import ssl
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,7 +124,7 @@ def _pem(path: str | None) -> str | None:
         return None
     try:
         text = Path(path).read_text("ascii")
-        ssl.create_default_context(cadata=text)
+        contexts.authority(text)
     except (OSError, UnicodeDecodeError) as error:
         raise click.BadParameter(
             f"cannot read certificates from {path}: {error}", param_hint="--ca"

@@ -28,7 +28,7 @@ def release(
     if bool(sandboxes) == (run is not None):
         raise click.UsageError("give either ids of sandboxes or --run RUN")
     with session.client() as client:
-        found = {one: _release(session, client, one) for one in sandboxes}
+        found = {one: _release(session, client, one) for one in dict.fromkeys(sandboxes)}
         count = sum(map(bool, found.values()))
         if run is not None:
             count = client.release_run(run)

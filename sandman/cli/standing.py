@@ -93,7 +93,7 @@ def lines(seen: Standing, columns: int, rows: int | None) -> list[str]:
             *_table(REQUESTS, [_request(one) for one in seen.overview.requests[:MOST_ENDED]]),
         ]
     if seen.tenants is not None:
-        waiting = [[name, str(n), span(age)] for name, (n, age) in seen.tenants.items()]
+        waiting = [[_safe(name), str(n), span(age)] for name, (n, age) in seen.tenants.items()]
         found += ["", *_table(TENANTS, waiting)]
     ended = sorted(seen.ended, key=_ended_at)[-MOST_ENDED:][::-1]
     boxes = [_box(one, seen.at) for one in (*seen.sandboxes, *ended)]
@@ -121,7 +121,7 @@ def _summary(overview: OverviewInfo, boxes: Sequence[SandboxInfo]) -> str:
     limits = overview.limits
     most = limits.get("concurrent")
     states = Counter(box.state or "-" for box in boxes)
-    kinds = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    kinds = ", ".join(f"{count} {_safe(state)}" for state, count in sorted(states.items()))
     queue = f"{overview.waiting} waiting"
     if overview.oldest_s is not None:
         queue = f"{YELLOW}{queue}, longest {span(overview.oldest_s)}{PLAIN}"
@@ -169,7 +169,7 @@ def _box(box: SandboxInfo, at: datetime) -> list[str]:
     colour = {"ready": GREEN, "starting": YELLOW, "ending": YELLOW}.get(state, DIM)
     reason = " ".join(_safe(str(ended[name])) for name in ("reason", "detail") if ended.get(name))
     return [
-        _safe(box.id), f"{colour}{_safe(state)}{PLAIN}", box.tier or "-", _safe(box.pool or "-"), _age(box, at),
+        _safe(box.id), f"{colour}{_safe(state)}{PLAIN}", _safe(box.tier or "-"), _safe(box.pool or "-"), _age(box, at),
         _safe(box.run or "-"), _safe(box.node or "-"), _safe(box.image or "-"), f"{RED}{reason}{PLAIN}" if reason else "-",
     ]  # fmt: skip
 

@@ -32,6 +32,13 @@ def test_a_release_of_no_sandbox_is_no_release(cli, gateway, box):
     assert gateway.calls("DELETE") == []
 
 
+def test_one_that_is_named_twice_is_released_once(cli, gateway, box):
+    done = cli("release", "--json", box, box)
+    assert (done.exit_code, done.stderr) == (0, f"sandman: released {box}\n")
+    assert json.loads(done.stdout) == {"run": None, "sandboxes": [box], "released": 1}
+    assert gateway.released
+
+
 def test_the_others_are_released_nevertheless(cli, gateway, box):
     done = cli("release", "--json", "nosuch", box, "nor-this")
     assert done.exit_code == 125

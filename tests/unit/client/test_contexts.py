@@ -63,7 +63,8 @@ def test_a_file_that_others_can_read_or_write_is_refused(both, mode):
 @pytest.mark.parametrize(
     "text",
     ["", "[]", "{}", '{"contexts": []}', '{"contexts": {"a": {"url": 1, "token": "t"}}}',
-     '{"contexts": {"a": {"url": "u"}}}', '{"contexts": {"a": {"url": "u", "token": "t", "ca": 1}}}'],
+     '{"contexts": {"a": {"url": "u"}}}', '{"contexts": {"a": {"url": "u", "token": "t", "ca": 1}}}',
+     '{"contexts": {}, "current": []}', '{"contexts": {}, "current": 1}'],
 )  # fmt: skip
 def test_a_file_that_makes_no_sense_is_told_and_stays(both, text):
     contexts.file(both).write_text(text)
@@ -107,8 +108,12 @@ def test_a_ca_is_trusted_and_what_is_none_is_told():
     trust = Context("u", "t", ca=authority).trust()
     assert trust is not None
     assert len(trust.get_ca_certs()) == 1
+
+
+@pytest.mark.parametrize("ca", ["", "\n", "nonsense", "\u00e4"])
+def test_what_is_no_certificate_is_not_the_usual_cas(ca):
     with pytest.raises(ContextsError, match="log in anew"):
-        Context("u", "t", ca="nonsense").trust()
+        Context("u", "t", ca=ca).trust()
 
 
 # --- which is meant ---

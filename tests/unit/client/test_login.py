@@ -89,6 +89,11 @@ def test_a_gateway_of_an_earlier_version_is_asked_for_its_pools(call, gateway, e
             TOKEN,
             "cannot read certificates from /nonexistent",
         ),
+        (
+            ["login", "http://x", "--ca", os.devnull],
+            TOKEN,
+            f"from {os.devnull}: no certificate in it",
+        ),
         (["login", "--use", "nope"], "", "no context 'nope'"),
         (["logout"], "", "no context is in use"),
         (["logout", "local"], "", "end its gateway"),
