@@ -72,18 +72,13 @@ def find(given: Place, context: str | None, environ: Mapping[str, str]) -> Place
         return given.or_else(_named(context, environ))
     if said.url:
         return given.or_else(said)
-    if chosen := environ.get(contexts.ENV_CONTEXT, ""):
+    chosen = environ.get(contexts.ENV_CONTEXT, "") or _read(environ).current
+    if chosen and chosen != contexts.LOCAL:
         return given.or_else(said).or_else(_named(chosen, environ))
-    return _unsaid(given, said, environ)
-
-
-def _unsaid(given: Place, said: Place, environ: Mapping[str, str]) -> Place:
-    """Nobody says which: the context in use, or a gateway of this user's that runs on this machine."""
-    known = _read(environ)
-    if known.current is not None and known.current != contexts.LOCAL:
-        return given.or_else(said).or_else(_named(known.current, environ))
-    here = _local(environ)
-    return given.or_else(here).or_else(said) if here is not None else given.or_else(said)
+    # Local mode as a whole, or not at all: what the environment says is another gateway's.
+    if environ.get(contexts.ENV_CONTEXT):
+        return given.or_else(_named(contexts.LOCAL, environ))
+    return given.or_else(_local(environ) or said)
 
 
 def _environment(environ: Mapping[str, str]) -> Place:

@@ -166,7 +166,19 @@ def test_local_mode_is_found_where_no_context_is_in_use_or_it_is_chosen(both):
     here = ("https://127.0.0.1:1", "token-of-local", "local mode")
     assert found(both)[2] == "context prod"
     assert found(both, context="local") == here
-    contexts.change(both, lambda before: before.using("local"))
-    assert found(both) == here
-    contexts.change(both, lambda before: before.without("prod").without("test"))
-    assert found(both) == here
+    # As a whole: its token is no other gateway's, and its certificate has its own name.
+    said = {
+        **both, "SANDMAN_TOKEN": "token-of-env", "SANDMAN_CA": "/nonexistent", "SANDMAN_SERVER_NAME": "other",
+    }  # fmt: skip
+    assert found(said, context="local") == here
+    assert found({**said, "SANDMAN_CONTEXT": "local"}) == here
+    for change in (
+        lambda before: before.using("local"),
+        lambda before: before.without("prod").without("test"),
+    ):
+        contexts.change(both, change)
+        assert found(both) == found(said) == here
+        assert Settings.load(environ=said).server_name is None
+        assert found(said, None, "mine") == (here[0], "mine", "the token given")
+        elsewhere = {**said, "SANDMAN_URL": "https://env", "SANDMAN_CA": ""}
+        assert found(elsewhere) == ("https://env", "token-of-env", "SANDMAN_TOKEN")
