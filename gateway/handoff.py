@@ -175,7 +175,8 @@ class Handoff:
             )
             answer = await transport.handle_async_request(request)
         except BaseException as error:
-            await _close(transport)
+            with trio.move_on_after(1.0, shield=True):
+                await transport.aclose()
             if isinstance(error, (httpx.TransportError, httpx.InvalidURL)):
                 raise _nobody(f"the allocator at {address} was lost: {error!r}") from error
             raise

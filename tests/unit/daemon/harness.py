@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -106,7 +107,9 @@ class Daemon:
         """End it as the kubelet would; its exit code."""
         self.client.close()
         if self.process.poll() is None:
-            os.kill(self.pid, signal.SIGTERM)
+            # Who started it may not have noticed yet that it has ended.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
         try:
             code = self.process.wait(10)
         except subprocess.TimeoutExpired:
