@@ -188,8 +188,16 @@ def _run(parties: list[Party], seed: int, count: int) -> list[Report]:
 
 def _there(party: Party) -> list[int]:
     """How much there is of what it lists."""
+    found = []
     with party.client() as client:
-        return [len(next(iter(client.get(path).json().values()))) for path in party.lists]
+        for path in party.lists:
+            deadline = time.monotonic() + SETTLE_S
+            # Of one that has just started not all may be known yet, nor be answered while others wait.
+            while (answer := client.get(path)).status_code != 200:
+                assert time.monotonic() < deadline, answer.text
+                time.sleep(0.1)
+            found.append(len(next(iter(answer.json().values()))))
+    return found
 
 
 def _warm_up(party: Party) -> None:
