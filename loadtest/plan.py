@@ -185,3 +185,8 @@ def share_of(total: int, mine: int, all_of_them: int) -> int:
 def due_s(rate: float, number: int) -> float:
     """When call `number` (from 0) is due after the start. The schedule is open: a slow answer delays no other call."""
     return number / rate
+
+
+def is_file(number: int, share: float) -> bool:
+    """Whether piece of work `number` (from 0) is a file. Dealt evenly, not drawn: a short run has its part too."""
+    return int((number + 1) * share) > int(number * share)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -52,10 +51,12 @@ class Stage:
     held: dict[str, list[Box]] = dataclasses.field(default_factory=dict)
     """By tenant."""
     written: set[str] = dataclasses.field(default_factory=set)
-    """Sandboxes in which the file is."""
+    """Sandboxes in which the file was written, and not read since."""
     taken: int = 0
     """Of the sandboxes that this process is to make, how many somebody makes or has made."""
     callers: int = 0
+    worked: int = 0
+    """Pieces of work begun."""
     paced: int = 0
     paced_since: float = 0.0
     wake: Wake = dataclasses.field(init=False)
@@ -124,10 +125,11 @@ class Stage:
 
     def work(self, caller: Caller, box: Box) -> None:
         """One command, or one file: written the first time, then in turns with reading."""
-        if random.random() >= self.plan.files:  # noqa: S311 - a mix of calls
+        number, self.worked = self.worked, self.worked + 1
+        if not plans.is_file(number, self.plan.files):
             caller.exec(box, ["true"])
-        elif box.id not in self.written or random.random() < 0.5:  # noqa: S311
-            if caller.put(box):
-                self.written.add(box.id)
-        else:
+        elif box.id in self.written:
             caller.get(box)
+            self.written.discard(box.id)
+        elif caller.put(box):
+            self.written.add(box.id)

@@ -51,12 +51,16 @@ class Gateway:
             "machine": machine,
             "options": {"free": 1, "pull": False, **options, "images": images},
         }
+        # Not over stdout: that is the log, and a gateway whose log nobody reads stands still.
+        reader, writer = os.pipe()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.flow.local_mode", json.dumps(told)],
+            [sys.executable, "-m", "tests.flow.local_mode", json.dumps(told), str(writer)],
             env={**os.environ, **self.environ},
-            stdout=subprocess.PIPE,
+            pass_fds=[writer],
         )
-        self.tokens = json.loads(self.process.stdout.readline())
+        os.close(writer)
+        with os.fdopen(reader) as tokens:
+            self.tokens = json.load(tokens)
         self.connection = self._wait()
         self.daemon = Daemons(self.process.pid)
 
@@ -72,7 +76,6 @@ class Gateway:
         """End it; its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        self.process.stdout.close()
         return self.process.wait(STOP_S)
 
     @contextlib.asynccontextmanager
@@ -165,7 +168,8 @@ def main() -> None:
     options = told["options"]
     options["images"] = {name: Path(path) for name, path in options["images"].items()}
     credentials = MadeCredentials(("acme", "zeta"))
-    print(json.dumps(credentials.tokens), flush=True)
+    with os.fdopen(int(sys.argv[2]), "w") as tokens:
+        json.dump(credentials.tokens, tokens)
     trio.run(program.main, program.Options(**options), os.environ, credentials)
 
 

@@ -178,6 +178,7 @@ async def test_a_caller_who_leaves_takes_his_call_along(bed, inside, begun):
 
     async def script(call) -> None:
         await call.send(begun)
+        assert await call.read_body() == b"ab"
         came.set()
         assert await call.stream.receive_some() == b""
         went.set()

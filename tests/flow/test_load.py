@@ -21,8 +21,8 @@ PYTHON = ROOT / ".venv-load" / "bin" / "python"
 END_S = 100
 SCENARIOS = {
     "burst": ["--n", "6"],
-    # Two workers, and all by one call of each.
-    "hold": ["--n", "4", "--batch", "2", "--seconds", "3", "--rate", "10", "--callers", "4", "--processes", "2"],
+    # Two workers, and all by one call of each. So long that files come, on a busy machine too.
+    "hold": ["--n", "4", "--batch", "2", "--seconds", "15", "--rate", "10", "--callers", "4", "--processes", "2"],
     "churn": ["--times", "2", "--seconds", "3"],
     # So long that both are served before it is over, on a busy machine too.
     "multi": ["--n", "2", "--callers", "4", "--seconds", "15", "--rest-s", "0.1"],

@@ -307,3 +307,10 @@ def test_who_waits_for_a_phase_is_woken_by_it_and_by_the_end():
     one.enter(OVER)
     one.await_phase(HOLD)
     assert one.phase == OVER
+
+
+@pytest.mark.parametrize(("share", "of_20"), [(0, 0), (0.05, 1), (0.2, 4), (0.5, 10), (1, 20)])
+def test_files_have_their_share_in_any_stretch(share, of_20):
+    dealt = [plan.is_file(number, share) for number in range(200)]
+    assert {sum(dealt[at : at + 20]) for at in range(0, 180, 7)} <= {of_20 - 1, of_20, of_20 + 1}
+    assert sum(dealt) == pytest.approx(200 * share, abs=1)
