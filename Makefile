@@ -171,6 +171,10 @@ scale-down: setup ## take them down, and leave nothing
 test-scale: setup ## a burst of 300 on the scale bed, brought up and taken down (also in test-all)
 	$(PY) $(PYTEST)=build/junit/test-scale.xml tests/scale
 
+.PHONY: scale-many
+scale-many: setup ## 3,000 sandboxes held by one client process, on a scale bed that is up (make scale-up N=3000 MOST=3000)
+	$(PY) -m benchmarks.many --target build/scale/target.json
+
 .PHONY: scale
 scale: setup ## 11,858 sandboxes at once, and all else that the scale bed measures: some 40 minutes; build/scale/report.jsonl
 	$(PY) -m tests.scale.campaign

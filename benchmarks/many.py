@@ -1,13 +1,14 @@
 """Many sandboxes in one client process: `python -m benchmarks.many --count 3000`.
 
-Against any gateway that the client finds (`SANDMAN_URL`, `SANDMAN_TOKEN`, `SANDMAN_CA`), best one whose pods are
-simulated (`tests/scale`). Makes them, holds them with the client's own heartbeats while commands run in
+Against any gateway that the client finds (`SANDMAN_URL`, `SANDMAN_TOKEN`, `SANDMAN_CA`), or the scale bed's first, whose
+pods are simulated (`--target build/scale/target.json`). Makes them, holds them with the client's own heartbeats while commands run in
 them, drawn uniformly, and says what that costs this process: memory, cpu, and how late its event loop comes to what is due.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import resource
@@ -133,7 +134,7 @@ def quantile(spans: list[float], part: float) -> float:
 async def main(arguments: argparse.Namespace) -> int:
     """Do it; the exit code says whether all went well."""
     seen = Seen()
-    async with Client() as client:
+    async with connected(arguments) as client:
         await hold(client, arguments, seen)
         left = await client.list(RUN)
     late = quantile(seen.late_s, 0.99)
@@ -147,11 +148,22 @@ async def main(arguments: argparse.Namespace) -> int:
     return int(bool(seen.failures or left or late > LAG_BAR_S))
 
 
+def connected(arguments: argparse.Namespace) -> Client:
+    """To what was named; sets the pool that the bed has."""
+    if arguments.target is None:
+        return Client()
+    target = json.loads(arguments.target.read_text())
+    arguments.pool = arguments.pool or target["pool"]
+    key = next(iter(target["tenants"].values()))["key"]
+    return Client(target["base_urls"][0], key, ca=Path(target["ca"]))
+
+
 def read(argv: list[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.many", description=__doc__)
     parser.add_argument("--count", type=int, default=3000)
     parser.add_argument("--pool", default=None)
+    parser.add_argument("--target", type=Path, default=None, help="file that tells of a scale bed")
     parser.add_argument("--rate", type=float, default=20.0, help="commands a second, over all")
     parser.add_argument("--seconds", type=float, default=120.0, help="for which they are held")
     parser.add_argument("--seed", type=int, default=1)
