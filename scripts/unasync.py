@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAIRS = (
     ("sandman/_async", "sandman/_sync"),
     ("tests/unit/client/twins_async", "tests/unit/client/twins_sync"),
+    ("tests/clients/jobs_async", "tests/clients/jobs_sync"),
 )
 NOTE = """\
 # Written by scripts/unasync.py from {source}: change that, not this.
@@ -33,6 +34,7 @@ REPLACEMENTS = tuple(
         (r"\b(from|import) sandman\.client\b", r"\1 sandman.sync"),
         (r"\bsandman\._async\b", "sandman._sync"),
         (r"\btwins_async\b", "twins_sync"),
+        (r"\bjobs_async\b", "jobs_sync"),
         (
             r"\bAsync(Client|Iterator|Iterable|HTTPTransport|BaseTransport|NetworkStream)\b",
             r"\1",
