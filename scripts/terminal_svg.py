@@ -1,8 +1,10 @@
 """A picture of a program that draws a terminal's screen, as an SVG of plain text: nothing in it is fetched from elsewhere.
 
     python -m scripts.terminal_svg --seconds 5 --output docs/images/top.svg -- sandman top
+    python -m scripts.terminal_svg --type id --type exit --output docs/images/shell.svg -- sandman shell BOX
 
-The program runs in a terminal of its own; what is drawn last before it is interrupted is the picture.
+The program runs in a terminal of its own; what is drawn last before it is interrupted is the picture. Where lines are
+typed, it is all that was shown until the program ended.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from html import escape
 from pathlib import Path
 
 HOME = "\x1b[H"
+QUIET_S = 1.5
+"""Without output before the next line is typed: a person reads."""
 WIDTH, HEIGHT, MARGIN = 8.4, 18, 14
 """Pixels of a character of 14 px, of a line, and around all."""
 STYLES = {
@@ -33,6 +37,14 @@ _OTHER = re.compile(r"\x1b\[[?0-9;]*[A-Za-ln-z]")
 
 def drawn(command: list[str], columns: int, rows: int, seconds: float) -> list[str]:
     """The last whole screen that the program drew, by lines."""
+    screens = shown(command, columns, rows, seconds, []).split(HOME)
+    if len(screens) < 3:
+        raise SystemExit(f"nothing was drawn: {screens!r}")
+    return _lines(screens[-2])
+
+
+def shown(command: list[str], columns: int, rows: int, seconds: float, typed: list[str]) -> str:
+    """All that it wrote, within so many seconds. A line is typed once nothing was shown for a while."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     process = subprocess.Popen(  # noqa: S603 - what whoever runs this named
@@ -44,17 +56,21 @@ def drawn(command: list[str], columns: int, rows: int, seconds: float) -> list[s
     os.close(theirs)
     seen, end = b"", time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
-        if select.select([ours], [], [], left)[0]:
+        if not select.select([ours], [], [], min(left, QUIET_S) if typed else left)[0]:
+            if typed and seen:
+                os.write(ours, f"{typed.pop(0)}\r".encode())
+        else:
             try:
                 seen += os.read(ours, 65536)
             except OSError:
                 break
     process.send_signal(signal.SIGINT)
     process.wait()
-    screens = seen.decode(errors="replace").split(HOME)
-    if len(screens) < 3:
-        raise SystemExit(f"nothing was drawn: {seen!r}")
-    return _OTHER.sub("", screens[-2]).replace("\r\n", "\n").rstrip().splitlines()
+    return seen.decode(errors="replace")
+
+
+def _lines(text: str) -> list[str]:
+    return _OTHER.sub("", text).replace("\r\n", "\n").rstrip().splitlines()
 
 
 def picture(lines: list[str], columns: int) -> str:
@@ -97,9 +113,16 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument(
+        "--type", action="append", default=[], help="a line, with Enter; may be repeated"
+    )
     parser.add_argument("command", nargs="+")
     given = parser.parse_args()
-    lines = drawn(given.command, given.columns, given.rows, given.seconds)
+    size = (given.columns, given.rows, given.seconds)
+    if given.type:
+        lines = _lines(shown(given.command, *size, given.type))
+    else:
+        lines = drawn(given.command, *size)
     given.output.parent.mkdir(parents=True, exist_ok=True)
     given.output.write_text(picture(lines, given.columns))
 
