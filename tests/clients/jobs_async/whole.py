@@ -160,3 +160,4 @@ async def ends(client: Client, image: str) -> None:
     assert (await box.exec(["sleep", "3"])).ok  # Begun in time: it may end.
     with pytest.raises(errors.ExpiredError):
         await box.exec(["true"])
+    await box.release()

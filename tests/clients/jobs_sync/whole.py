@@ -156,3 +156,4 @@ def ends(client: Client, image: str) -> None:
     assert (box.exec(["sleep", "3"])).ok  # Begun in time: it may end.
     with pytest.raises(errors.ExpiredError):
         box.exec(["true"])
+    box.release()
