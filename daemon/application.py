@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from daemon.archives import Archives
     from daemon.config import Config
     from daemon.directories import Directories
+    from daemon.evidence import Evidence
     from daemon.execution import Executions
     from daemon.farewell import Farewell
     from daemon.handles import Handles
@@ -66,12 +67,14 @@ def build(
     sessions = Later(lambda: _sessions(processes.made()))
     ports = Later(lambda: _ports(config.port))
     probing = Later(_probing)
+    evidence = Later(lambda: _evidence(sandbox, processes.made()))
     table: dict[str, dict[str, Route]] = {
         "/healthz": {},
         "/v1/claim": {"POST": Route(handshake.claim)},
         "/v1/renew": {"POST": Route(handshake.renew)},
         "/v1/info": {"GET": Route(handshake.info)},
         "/v1/probe": {"POST": probing.to("probe")},
+        "/v1/evidence": {"POST": evidence.to("tell")},
         "/v1/exec": {"POST": executions.to("run")},
         "/v1/processes": {"GET": handles.to("list"), "POST": handles.to("start")},
         "/v1/processes/{}": {"GET": handles.to("get", "wait_s"), "DELETE": handles.to("kill")},
@@ -170,6 +173,12 @@ def _probing() -> Probing:
     from daemon.probing import Probing
 
     return Probing()
+
+
+def _evidence(sandbox: Sandbox, processes: Processes) -> Evidence:
+    from daemon.evidence import Evidence
+
+    return Evidence(sandbox, processes)
 
 
 def _ports(own_port: int) -> Ports:

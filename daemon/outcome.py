@@ -34,7 +34,7 @@ def ended(
     process: Process, meter: usage.Meter, boot_id: str, *, timed_out: bool
 ) -> wire.ExecResult:
     """The result of a command that is over, without its output."""
-    after = meter.read()
+    after = process.after = meter.read()
     code, number = exit_of(process)
     stdout = process.streams["stdout"].log
     stderr = process.streams["stderr"].log if "stderr" in process.streams else None

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import threading
 
+from daemon import digest
 from sandman.records import NamedTuple
+
+NOTHING_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+"""Of no bytes: most commands write nothing on stderr."""
 
 
 class Piece(NamedTuple):
@@ -19,15 +23,18 @@ class Piece(NamedTuple):
 
 
 class OutputLog:
-    """Keeps the first and the last half of `limit` bytes and counts all. `head`: another part than half.
+    """Keeps the first and the last half of `limit` bytes, counts all, and knows the hash of all when `is_hashed`.
+    `head`: another part than half.
 
     Offsets are those of the command's own output, so a reader that comes back names where it
     stopped and learns how much is gone. The thread that moves the bytes owns the log: it alone
     appends and may `read`; others `copy`.
     """
 
-    def __init__(self, limit: int, head: int | None = None) -> None:
+    def __init__(self, limit: int, head: int | None = None, *, is_hashed: bool = False) -> None:
         self.total = 0
+        self._is_hashed = is_hashed
+        self._hash: digest.Digest | None = None
         self._head_limit = limit - limit // 2 if head is None else head
         self._tail_limit = limit - self._head_limit
         self._head = bytearray()
@@ -40,6 +47,10 @@ class OutputLog:
         """Take what was read."""
         with self._lock:
             self.total += len(data)
+            if self._is_hashed:
+                if self._hash is None:
+                    self._hash = digest.new()
+                self._hash.update(data)
             room = self._head_limit - len(self._head)
             if room > 0:
                 self._head += data[:room]
@@ -58,6 +69,12 @@ class OutputLog:
                 view[self._oldest : self._oldest + len(part)] = part
             self._oldest = (self._oldest + len(part)) % self._tail_limit
             data = data[len(part) :]
+
+    @property
+    def sha256(self) -> str:
+        """Of all that came, in hexadecimal, also of what is kept no more."""
+        with self._lock:
+            return NOTHING_SHA256 if self._hash is None else self._hash.digest().hex()
 
     @property
     def size(self) -> int:

@@ -62,6 +62,8 @@ class Process:
     """Readable when the leader has ended; None where the kernel has no such thing."""
     _reap: Callable[[int], None]
     _is_handed_on = False
+    after = usage.Counters(None, None)
+    """The counters at its end."""
     rested_at: float | None = None
     """When its work was over (see `lease.now`); None while it has some. A shell's is its command's."""
 

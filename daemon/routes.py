@@ -120,7 +120,7 @@ def _is_look(head: Head) -> bool:
     return path in _LOOKS and head.method == "GET" and not head.query
 
 
-_OF_THE_GATEWAY = ("/v1/claim", "/v1/renew", "/v1/info", "/v1/probe")
+_OF_THE_GATEWAY = ("/v1/claim", "/v1/renew", "/v1/info", "/v1/probe", "/v1/evidence")
 _LOOKS = ("/v1/processes", "/v1/processes/{}", "/v1/sessions", "/v1/sessions/{}")
 
 

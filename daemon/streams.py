@@ -23,7 +23,7 @@ class Stream:
         if fd is not None:
             os.set_blocking(fd, False)
         self.fd = fd
-        self.log = OutputLog(limit, head)
+        self.log = OutputLog(limit, head, is_hashed=True)
         self.owed = 0
         """Bytes that the leader wrote before its end and that are still to be read."""
         self.rests_until = 0.0

@@ -15,6 +15,7 @@ from gateway import calls
 from gateway.handoff import BrokenAnswerError
 from gateway.openapi import document
 from gateway.proxy import BrokenBodyError, has_body
+from gateway.routes.certificates import CertificateRoutes
 from gateway.routes.context import Json
 from gateway.routes.forward import ForwardRoutes
 from gateway.routes.leases import LeaseRoutes
@@ -98,6 +99,7 @@ def table(
         *LeaseRoutes(context).routes(),
         *NetworkRoutes(context).routes(),
         *TokenRoutes(context).routes(),
+        *CertificateRoutes(context).routes(),
         *tickets.routes(),
         *OverviewRoutes(context, metrics).routes(),
         *DescriptionRoutes(document.text()).routes(),

@@ -17,6 +17,7 @@ from gateway.provider import following, watching
 from gateway.provider.attachments import Attachments
 from gateway.provider.kubernetes import KubernetesProvider
 from gateway.provider.reservations import LeaseReservations
+from gateway.provider.witness import Witness
 from gateway.reviews import Reviews
 from gateway.runs import Runs
 from sandman import names
@@ -70,6 +71,7 @@ def ground(settings: Settings, api: kube.Kube, wall: Callable[[], float]) -> Gro
         access=Access(api),
         attachments=Attachments(api, first),
         reservations=LeaseReservations(api, first),
+        witness=Witness(api),
         runs=runs,
         writes=api.counts.writes,
         closed=closed_by_all(settings, api.target.base_url),

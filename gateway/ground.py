@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from gateway.attached import Attached
     from gateway.callers import Callers
+    from gateway.facts import Facts
     from gateway.leases import Ledger
     from gateway.model import Ending, Identity, Instance, PoolSpec
     from gateway.provider import News
@@ -116,6 +117,13 @@ class Reviewer(Protocol):
         """See `reviews.Reviews`."""
 
 
+class Witness(Protocol):
+    """Who knows a pod from outside."""
+
+    async def facts(self, instance: Instance) -> Facts:
+        """What is known of it at this moment."""
+
+
 class Attachments(Protocol):
     """Who is attached to which container of a workload; each as `provider.attachments` has it."""
 
@@ -202,6 +210,8 @@ class Ground:
     access: Access
     attachments: Attachments
     reservations: Reservations
+    witness: Witness
+    """Who knows a pod from outside."""
     runs: Callable[[Ledger, Callable[[], Iterable[Instance]]], Runs]
     """Made with the ledger that it tells of heartbeats, and with what gives the attachments to workloads."""
     writes: Counter[tuple[str, str, str]]

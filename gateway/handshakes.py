@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, NoReturn
 
 from gateway.daemons import NotListeningError
+from sandman import evidence as evidences
 from sandman import names, probes, wire
 from sandman.errors import BadRequestError, DiedError
 from sandman.problems import from_problem
@@ -43,6 +44,16 @@ def probed(status: int, data: bytes, asked: tuple[Target, ...]) -> dict[Target, 
         refuse(status, data)
     with _sense():
         return probes.results_from_json(wire.load_object(data), asked)
+
+
+def evidence(
+    status: int, data: bytes, exec_ids: tuple[str, ...]
+) -> tuple[dict[str, object], list[dict[str, object]]]:
+    """What a daemon says for a certificate; raises as `info`."""
+    if status != HTTPStatus.OK:
+        refuse(status, data)
+    with _sense():
+        return evidences.answer_from_json(wire.load_object(data), exec_ids)
 
 
 def refuse(status: int, data: bytes) -> NoReturn:

@@ -17,6 +17,7 @@ from gateway.leases import RUN_KEEP_S
 from gateway.model import NO_AMOUNTS, Bounds, Ending, PoolSpec
 from gateway.provider.local.provider import LocalProvider
 from gateway.provider.local.running import Place
+from gateway.provider.local.witness import LocalWitness
 from sandman.errors import NotFoundError
 from sandman.service import keyring, pki, tls
 
@@ -286,6 +287,7 @@ def ground(
         access=Nobody(),
         attachments=NoAttachments(),
         reservations=KeptReservations(),
+        witness=LocalWitness(here.whole),
         runs=runs,
         writes=Counter(),
         closed={},

@@ -17,6 +17,7 @@ from gateway.audit import Audit
 from gateway.authentication import Authentication
 from gateway.breaking import Breaking
 from gateway.calls import Calls
+from gateway.certifier import Certifier
 from gateway.desk import Desk
 from gateway.detaching import Detaching
 from gateway.either import Either
@@ -173,6 +174,7 @@ class Gateway:
             owners=Owners(provider, self.roster),
             beat=self.runs.beat,
             attacher=self.attacher,
+            certifier=self._certifier(fulfilment.networks),
             end_beats=self.runs.end,
             wall=wall,
             missing=self.missing,
@@ -185,6 +187,17 @@ class Gateway:
         self.registry.on_end = audit.ended
         self.attached.registry.on_end = audit.detached
         return audit
+
+    def _certifier(self, networks: Networks) -> Certifier:
+        return Certifier(
+            self._ground.witness,
+            self.proxy,
+            networks,
+            self.registry,
+            self.credentials,
+            wall,
+            self._settings.pod_name,
+        )
 
     def _enforcement(self, networks: Networks) -> EnforcementWatch:
         networks.closed = self._ground.closed

@@ -39,8 +39,10 @@ TRANSPORTS_MAX = 4096
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=4, keepalive_expiry=30)
 """Calls to one sandbox at once are not limited here: a command may run for hours. Idle connections
 close before the daemon's own limit of 120 s."""
-ANSWER_MAX_BYTES = 64 * 1024
-"""Of a handshake's answer, which has some hundred."""
+ANSWER_MAX_BYTES = 128 * 1024
+"""Of an answer to the gateway itself: a handshake's has some hundred, evidence of 64 commands 70 KiB."""
+EVIDENCE_S = 5.0
+"""Seconds for a daemon's evidence: some files of the kernel, on a machine that may be very busy."""
 SHAKE_S = 1.0
 """Seconds for one try of a handshake: a pod whose network is just being made drops packets."""
 Header = tuple[bytes, bytes]
@@ -98,6 +100,14 @@ class Upstream:
         patience_s = SHAKE_S + probe.timeout_s
         answer = await self._tell(instance, "POST", "/v1/probe", probe.to_json(), patience_s)
         return handshakes.probed(*answer, probe.targets)
+
+    async def evidence(
+        self, instance: Instance, exec_ids: tuple[str, ...]
+    ) -> tuple[dict[str, object], list[dict[str, object]]]:
+        """What its daemon says for a certificate; raises as `Daemons.probe`."""
+        body: dict[str, object] = {"exec_ids": list(exec_ids)}
+        answer = await self._tell(instance, "POST", "/v1/evidence", body, EVIDENCE_S)
+        return handshakes.evidence(*answer, exec_ids)
 
     async def renew(self, instance: Instance, ttl_s: float, *, asked: bool) -> None:
         """See `Daemons.renew`."""

@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from sandman.client import (
         Batch,
+        Certificate,
         Client,
         CommandError,
         ConfigurationError,
@@ -108,7 +109,7 @@ if TYPE_CHECKING:
     from sandman.sync import Client as SyncClient
 
 __all__ = [
-    "BadRequestError", "Batch", "CallerError", "CapacityError", "Client", "CommandError", "ConfigurationError",
+    "BadRequestError", "Batch", "CallerError", "CapacityError", "Certificate", "Client", "CommandError", "ConfigurationError",
     "ConflictError", "Data", "DeletedError", "DiedError", "EntryInfo", "Event", "EvictedError", "ExecOptions",
     "ExecResult", "ExecStream", "ExpiredError", "FileInfo", "FileStream", "Files", "Follow", "ForbiddenError",
     "Gap", "IdleError", "ImageDeniedError", "ImageNotFoundError", "ImagePullError", "InfrastructureError",

@@ -8,6 +8,7 @@ from gateway.openapi import schema as s
 from gateway.openapi.commands import COMMAND, USER
 from gateway.reserving import LENGTH_MAX_S
 from gateway.routes import parse
+from sandman import evidence
 
 LABEL = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
 """As `names.is_label`."""
@@ -108,6 +109,12 @@ NETWORK = s.body(
     {"wait_s": s.seconds("for it to be in force")},
     {"network": s.text("name of an egress profile", pattern=LABEL)},
 )
+CERTIFICATE = s.body({
+    "exec_ids": s.listed(
+        s.text(pattern=r"^[A-Za-z0-9._-]{1,64}$"), "commands that it tells of", maxItems=evidence.MAX_COMMANDS
+    ),
+})  # fmt: skip
+
 TOKEN = s.body({
     "may": s.listed(
         s.text(f"of {', '.join(scopes.PLAIN)}, ports:<number>"), minItems=1, maxItems=scopes.SCOPES_MAX
@@ -122,6 +129,7 @@ SCHEMAS = {
     "AttachRequest": ATTACHMENT,
     "ReservationRequest": RESERVATION,
     "NetworkRequest": NETWORK,
+    "CertificateRequest": CERTIFICATE,
     "TokenRequest": TOKEN,
     "TicketRequest": TICKET,
     "Heartbeat": HEARTBEAT,

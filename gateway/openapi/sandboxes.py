@@ -19,6 +19,7 @@ from sandman.errors import (
     NotFoundError,
     OutcomeUnknownError,
     QuotaError,
+    UnreachableError,
     UserUnsupportedError,
     VersionSkewError,
 )
@@ -94,6 +95,10 @@ SANDBOXES = (
         answers={200: told(s.answer({"id": s.text(), "expires_at": s.maybe(s.moment())}))},
     ),
     _do(
+        "POST", "/v1/sandboxes/{id}/certificate", "how it and commands in it ran, signed", {200: told(s.ref("Certificate"))},
+        body=_json("CertificateRequest"), reasons=problems.DAEMON | problems.BODY,
+    ),
+    _do(
         "POST", "/v1/sandboxes/{id}/tokens", "a token for this sandbox alone", {201: told(s.ref("Token"))},
         body=_json("TokenRequest"), reasons=problems.SANDBOX | problems.BODY | {VersionSkewError},
     ),
@@ -160,6 +165,8 @@ PLATFORM = (
             "enforced": s.maybe(s.flag("null: nobody knows yet")),
         }))},
     ),
+    _do("GET", "/v1/certificate-keys", "public keys of certificates", {200: told(s.ref("CertificateKeys"))},
+        tag="platform", is_open=True, reasons=frozenset({UnreachableError})),
     _do("GET", "/v1/openapi.json", "this document", {200: told(s.anything())}, tag="platform",
         is_open=True, reasons=frozenset()),
     _do("GET", "/healthz", "whether it turns", {200: Answer("ok", _PLAIN)}, tag="platform",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway import scopes
 from gateway.openapi import schema as s
+from sandman import certificates
 
 LEASE = s.answer({
     "ttl_s": s.maybe(s.number("it ends when nothing was heard of its caller for so long")),
@@ -163,6 +164,18 @@ APPLIED = s.answer({
     "took_ms": s.number(),
 })  # fmt: skip
 
+CERTIFICATE = s.answer({
+    "payload": s.text("base64 of the JSON that is signed: docs/evaluation.md"),
+    "payloadType": s.one_of((certificates.PAYLOAD_TYPE,)),
+    "signatures": s.listed(s.answer({"keyid": s.text(), "sig": s.text("base64")})),
+}, about="an envelope of DSSE")  # fmt: skip
+
+CERTIFICATE_KEYS = s.answer({
+    "keys": s.listed(s.answer({
+        name: s.text() for name in ("kty", "crv", "alg", "use", "kid", "x")
+    })),
+}, about="a JWK set: the first signs, the others have signed")  # fmt: skip
+
 TOKEN = s.answer({
     "sandbox": s.text(),
     "token": s.text(),
@@ -231,6 +244,8 @@ SCHEMAS = {
     "Workload": WORKLOAD,
     "Network": NETWORK,
     "Applied": APPLIED,
+    "Certificate": CERTIFICATE,
+    "CertificateKeys": CERTIFICATE_KEYS,
     "Token": TOKEN,
     "Ticket": TICKET,
     "Overview": OVERVIEW,

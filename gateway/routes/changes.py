@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gateway import scopes
 from gateway.routes import parse
-from sandman import names, wire
+from sandman import evidence, names, wire
 from sandman.errors import BadRequestError
 
 if TYPE_CHECKING:
@@ -48,6 +48,21 @@ def token_request(body: Mapping[str, object]) -> tuple[tuple[str, ...], float]:
     except ValueError as error:
         raise BadRequestError(f"may must be {error}", field="may") from None
     return may, ttl_s or TOKEN_TTL_S
+
+
+def certificate_request(body: Mapping[str, object]) -> tuple[str, ...]:
+    """The body of `POST /v1/sandboxes/{id}/certificate`: ids of the commands that are told of.
+
+    Raises:
+        BadRequestError: names the field at fault.
+    """
+    reader = wire.Fields(body)
+    exec_ids = reader.texts("exec_ids") or ()
+    reader.finish()
+    most = evidence.MAX_COMMANDS
+    if len(exec_ids) > most or not all(map(names.is_exec_id, exec_ids)):
+        raise reader.fail("exec_ids", f"a list of up to {most} ids of commands")
+    return tuple(dict.fromkeys(exec_ids))
 
 
 def ticket_request(body: Mapping[str, object]) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gateway.auth import Credentials
     from gateway.authentication import Authentication
     from gateway.calls import Calls
+    from gateway.certifier import Certifier
     from gateway.config import Settings
     from gateway.desk import Desk
     from gateway.ground import RunKey
@@ -74,6 +75,7 @@ class Context:
     beat: Callable[[RunKey, float], Awaitable[None]]
     """Writes a heartbeat of a run; what it says of how long it holds, in seconds."""
     attacher: Attacher
+    certifier: Certifier
     end_beats: Callable[[RunKey], Awaitable[None]]
     """Takes away what the heartbeats of a run have left."""
     wall: Callable[[], float]

@@ -13,6 +13,7 @@ import anyio
 
 from sandman import names
 from sandman._async import reservation
+from sandman._async.certificate import Verifying
 from sandman._async.creation import (
     Batch,
     Creation,
@@ -24,14 +25,14 @@ from sandman._async.creation import (
     queued,
 )
 from sandman._async.reservation import Reservation, ReservationOptions
-from sandman._async.sandbox import Sandbox, parse_info
+from sandman._async.sandbox import Sandbox
 from sandman._async.transport import Call, Transport
 from sandman._async.workloads import WorkloadOptions, attachment, kept
 from sandman._core import faults, termination
 from sandman._core.config import FOLLOW_S, RELEASE_LIMIT_S, REPLY_MARGIN_S, Limits, Settings
 from sandman._core.heart import STOP_S, Debt, Heart
 from sandman._core.retry import FIRST_PAUSE_S, Retry
-from sandman._core.values import OverviewInfo, PoolInfo, SandboxInfo
+from sandman._core.values import OverviewInfo, PoolInfo, SandboxInfo, parse_info
 from sandman.errors import (
     OutcomeUnknownError,
     SandmanError,
@@ -52,7 +53,7 @@ UNANSWERED = (UnreachableError, OutcomeUnknownError)
 logger = logging.getLogger("sandman")
 
 
-class Client:
+class Client(Verifying):
     """A client of one gateway; a block of `async with`, or `aclose()` at the end.
 
         async with Client() as client, client.sandbox(image="python:3.12") as box:

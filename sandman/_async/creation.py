@@ -11,12 +11,13 @@ import anyio
 
 from sandman import names, problems
 from sandman._async.lanes import CLOSE_LIMIT_S
-from sandman._async.sandbox import Sandbox, parse_info
+from sandman._async.sandbox import Sandbox
 from sandman._async.transport import Call
 from sandman._core import faults, prepare
 from sandman._core.config import STREAM_SILENCE_S
 from sandman._core.heart import DEFAULT_TTL_S
 from sandman._core.retry import Patience, Repeat, Retry
+from sandman._core.values import parse_info
 from sandman.errors import BadRequestError, CapacityError, SandmanError, UnreachableError
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import httpx
 
 from sandman import names
 from sandman._async.bodies import Body, FramedBody, Source
+from sandman._async.certificate import certify
 from sandman._async.command import ExecOptions, argv_spec, either, specify
 from sandman._async.files import Files
 from sandman._async.follow import Follow
@@ -28,7 +29,7 @@ from sandman._core.config import EXEC_SILENCE_S, RELEASE_LIMIT_S
 from sandman._core.faults import CommandError
 from sandman._core.output import HeadTail
 from sandman._core.retry import Repeat
-from sandman._core.values import NetworkInfo, SandboxInfo, Stdout
+from sandman._core.values import NetworkInfo, SandboxInfo, Stdout, parse_info
 from sandman.errors import SandmanError
 from sandman.handles import ATTACHED_GRACE_S, STREAMS
 from sandman.sessions import DEFAULT_NAME
@@ -37,6 +38,8 @@ from sandman.wire import DEFAULT_OUTPUT_LIMIT, ExecResult, ExecSpec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
+
+    from sandman.certificates import Certificate
 
 INLINE_STDIN_BYTES = 256 * 1024
 """A stdin up to this travels in the request's JSON; a longer or unknown one is streamed."""
@@ -316,6 +319,17 @@ class Sandbox:
         """
         return await change_network(self._transport, self.id, self._path, network, wait_s)
 
+    async def certificate(self, exec_ids: Sequence[str] = ()) -> Certificate:
+        """How it and these commands ran, signed by the gateway (docs/evaluation.md). Its network is probed for that.
+
+        Args:
+            exec_ids: of commands of `exec`, `run` and `start`, the last of each by its `exec_id`.
+
+        Raises:
+            SandmanError: the sandbox has ended, or the way to it failed.
+        """
+        return await certify(self._transport, self.id, self._path, exec_ids)
+
     async def refresh(self) -> SandboxInfo:
         """Ask the gateway for the present state; kept in `info`.
 
@@ -382,14 +396,3 @@ class Sandbox:
             sandbox=self.id,
             silence_s=EXEC_SILENCE_S,
         )
-
-
-def parse_info(answer: object) -> SandboxInfo:
-    """A sandbox out of an answer.
-
-    Raises:
-        InternalError: it is none.
-    """
-    if not isinstance(answer, dict) or "id" not in answer:
-        raise faults.not_understood("a sandbox", answer)
-    return SandboxInfo.from_json(answer)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
+from sandman._core import faults
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -239,3 +241,14 @@ class TreeInfo:
             tuple((str(name), str(why)) for name, why in skipped),
             int(str(body.get("skipped_count", 0))),
         )
+
+
+def parse_info(answer: object) -> SandboxInfo:
+    """A sandbox out of an answer.
+
+    Raises:
+        InternalError: it is none.
+    """
+    if not isinstance(answer, dict) or "id" not in answer:
+        raise faults.not_understood("a sandbox", answer)
+    return SandboxInfo.from_json(answer)

@@ -17,8 +17,9 @@ from sandman._core import faults, termination
 from sandman._core.config import FOLLOW_S, RELEASE_LIMIT_S, REPLY_MARGIN_S, Limits, Settings
 from sandman._core.heart import STOP_S, Debt, Heart
 from sandman._core.retry import FIRST_PAUSE_S, Retry
-from sandman._core.values import OverviewInfo, PoolInfo, SandboxInfo
+from sandman._core.values import OverviewInfo, PoolInfo, SandboxInfo, parse_info
 from sandman._sync import reservation
+from sandman._sync.certificate import Verifying
 from sandman._sync.creation import (
     Batch,
     Creation,
@@ -30,7 +31,7 @@ from sandman._sync.creation import (
     queued,
 )
 from sandman._sync.reservation import Reservation, ReservationOptions
-from sandman._sync.sandbox import Sandbox, parse_info
+from sandman._sync.sandbox import Sandbox
 from sandman._sync.transport import Call, Transport
 from sandman._sync.workloads import WorkloadOptions, attachment, kept
 from sandman.errors import (
@@ -53,7 +54,7 @@ UNANSWERED = (UnreachableError, OutcomeUnknownError)
 logger = logging.getLogger("sandman")
 
 
-class Client:
+class Client(Verifying):
     """A client of one gateway; a block of `with`, or `close()` at the end.
 
         with Client() as client, client.sandbox(image="python:3.12") as box:

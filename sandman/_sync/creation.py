@@ -15,8 +15,9 @@ from sandman._core import faults, prepare
 from sandman._core.config import STREAM_SILENCE_S
 from sandman._core.heart import DEFAULT_TTL_S
 from sandman._core.retry import Patience, Repeat, Retry
+from sandman._core.values import parse_info
 from sandman._sync.lanes import CLOSE_LIMIT_S
-from sandman._sync.sandbox import Sandbox, parse_info
+from sandman._sync.sandbox import Sandbox
 from sandman._sync.transport import Call
 from sandman.errors import BadRequestError, CapacityError, SandmanError, UnreachableError
 

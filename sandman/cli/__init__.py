@@ -34,6 +34,7 @@ from sandman.cli.session import Session
 from sandman.cli.shell import shell
 from sandman.cli.signing import signing_keys
 from sandman.cli.top import top
+from sandman.cli.verify import verify
 from sandman.contexts import ENV_CONTEXT
 from sandman.version import __version__
 
@@ -98,6 +99,7 @@ for verb in (
     workloads,
     keys,
     signing_keys,
+    verify,
     serve,
     login,
     logout,

@@ -16,7 +16,7 @@ from sandman import claims
 from sandman.errors import BadRequestError
 
 ADDED_IN_0_1 = ("used_s", "renewed_s", "idle_s")
-PATHS_OF_0_1 = ("/v1/renew", "/v1/probe")
+PATHS_OF_0_1 = ("/v1/renew", "/v1/probe", "/v1/evidence")
 
 
 def to_0_0() -> None:

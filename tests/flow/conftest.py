@@ -24,6 +24,7 @@ from gateway.attach import Attacher
 from gateway.attached import Attached
 from gateway.authentication import Authentication
 from gateway.calls import Calls
+from gateway.certifier import Certifier
 from gateway.config import Settings
 from gateway.desk import Desk
 from gateway.fulfilment import Fulfilment
@@ -31,8 +32,10 @@ from gateway.handoff import Handoff
 from gateway.keeper import Keeper
 from gateway.keysets import KeySets
 from gateway.metrics import Metrics
+from gateway.model import NO_AMOUNTS
 from gateway.owners import Owners
 from gateway.pool import Pool
+from gateway.provider.local.witness import LocalWitness
 from gateway.proxy import Proxy
 from gateway.registry import Registry
 from gateway.release import Releaser
@@ -242,6 +245,9 @@ async def application(
         keeper=keeper, owners=Owners(cluster, roster), beat=beat, end_beats=end_beats,
         # Nobody attaches here: `test_attach` has an API server to ask.
         attacher=Attacher(Attached(roster.ledger, wall, keep_ended=10), None, None, upstream, settings, wall, str),
+        certifier=Certifier(
+            LocalWitness(NO_AMOUNTS), proxy, pool.networks, roster.registry, credentials, wall, "gateway-1"
+        ),
         missing=lambda: [] if roster.synced.is_set() else ["the list of pods"],
     )  # fmt: skip
     try:

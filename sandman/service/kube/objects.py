@@ -254,19 +254,10 @@ class Pod(KubeObject, frozen=True):
 # --- nodes ---------------------------------------------------------------------------------------
 
 
-class Taint(Object, frozen=True):
-    """What keeps pods off a node."""
-
-    key: str = ""
-    value: str = ""
-    effect: str = ""
-
-
 class NodeSpec(Object, frozen=True):
     """Whether the node takes pods."""
 
     unschedulable: bool = False
-    taints: list[Taint] | None = None
 
 
 class NodeImage(Object, frozen=True):
@@ -288,6 +279,8 @@ class NodeInfo(Object, frozen=True):
 
     container_runtime_version: str = ""
     kubelet_version: str = ""
+    kernel_version: str = ""
+    os_image: str = ""
     architecture: str = ""
 
 
