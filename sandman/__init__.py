@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sandman.client import (
         Batch,
         Certificate,
+        CertificateReason,
         Client,
         CommandError,
         ConfigurationError,
@@ -109,7 +110,7 @@ if TYPE_CHECKING:
     from sandman.sync import Client as SyncClient
 
 __all__ = [
-    "BadRequestError", "Batch", "CallerError", "CapacityError", "Certificate", "Client", "CommandError", "ConfigurationError",
+    "BadRequestError", "Batch", "CallerError", "CapacityError", "Certificate", "CertificateReason", "Client", "CommandError", "ConfigurationError",
     "ConflictError", "Data", "DeletedError", "DiedError", "EntryInfo", "Event", "EvictedError", "ExecOptions",
     "ExecResult", "ExecStream", "ExpiredError", "FileInfo", "FileStream", "Files", "Follow", "ForbiddenError",
     "Gap", "IdleError", "ImageDeniedError", "ImageNotFoundError", "ImagePullError", "InfrastructureError",

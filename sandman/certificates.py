@@ -55,7 +55,7 @@ class VerifierMissingError(CertificateError):
     """`cryptography` is not installed."""
 
 
-class Reason(NamedTuple):
+class CertificateReason(NamedTuple):
     """Why what was run was not under control: a word for programs, and a line for people."""
 
     code: str
@@ -100,9 +100,11 @@ class Certificate:
         return self.verdict == CONTROLLED
 
     @property
-    def reasons(self) -> tuple[Reason, ...]:
+    def reasons(self) -> tuple[CertificateReason, ...]:
         """Why it was not under control; empty when it was."""
-        return tuple(Reason(one["code"], one["detail"]) for one in self.document["reasons"])
+        return tuple(
+            CertificateReason(one["code"], one["detail"]) for one in self.document["reasons"]
+        )
 
     @property
     def commands(self) -> tuple[Mapping[str, Any], ...]:
@@ -304,7 +306,9 @@ def _document(payload: bytes) -> Mapping[str, Any]:
 
 
 def _is_reason(one: object) -> bool:
-    return isinstance(one, dict) and all(isinstance(one.get(part), str) for part in Reason._fields)
+    return isinstance(one, dict) and all(
+        isinstance(one.get(part), str) for part in CertificateReason._fields
+    )
 
 
 def _private(seed: bytes) -> Ed25519PrivateKey:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from sandman.certificates import Reason
+from sandman.certificates import CertificateReason
 from sandman.evidence import PRESSURES
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ class Thresholds:
 DEFAULT_THRESHOLDS = Thresholds()
 
 
-def judge(document: Mapping[str, Any], by: Thresholds = DEFAULT_THRESHOLDS) -> list[Reason]:
+def judge(
+    document: Mapping[str, Any], by: Thresholds = DEFAULT_THRESHOLDS
+) -> list[CertificateReason]:
     """Why what is told was not under control; empty when it was.
 
     Args:
@@ -75,72 +77,88 @@ def _lacks(stalls: list[Mapping[str, Any]], what: str) -> bool:
     return any(_number(one, what) is None for one in stalls)
 
 
-def _placed(api: Mapping[str, Any], by: Thresholds) -> Iterator[Reason]:
+def _placed(api: Mapping[str, Any], by: Thresholds) -> Iterator[CertificateReason]:
     """Where and as what it ran, as the API server has it."""
     if api.get("purpose") != by.purpose:
-        yield Reason("purpose", f"it was asked for as {api.get('purpose')}, not {by.purpose}")
+        yield CertificateReason(
+            "purpose", f"it was asked for as {api.get('purpose')}, not {by.purpose}"
+        )
     if api.get("qos") != by.qos:
-        yield Reason("qos", f"its class is {api.get('qos') or 'unknown'}, not {by.qos}")
+        yield CertificateReason("qos", f"its class is {api.get('qos') or 'unknown'}, not {by.qos}")
     if "sha256:" not in str(api.get("image_digest")):
-        yield Reason("image", "the digest of its image is not known")
+        yield CertificateReason("image", "the digest of its image is not known")
     kernel = _part(api, "node").get("kernel")
     if not isinstance(kernel, str) or not kernel:
-        yield Reason("node", "what its node is, is not known")
+        yield CertificateReason("node", "what its node is, is not known")
     network = _part(api, "network")
     if network.get("in_force") is not True:
         detail = network.get("detail") or "nothing has shown it"
-        yield Reason("network", f"that {network.get('profile')} is in force is not shown: {detail}")
+        yield CertificateReason(
+            "network", f"that {network.get('profile')} is in force is not shown: {detail}"
+        )
     restarts, usual = api.get("restarts"), api.get("restarts_usual")
     if restarts is None or restarts != usual:
-        yield Reason("restarts", f"its container was started anew {restarts} times, not {usual}")
+        yield CertificateReason(
+            "restarts", f"its container was started anew {restarts} times, not {usual}"
+        )
 
 
-def _neighbours(api: Mapping[str, Any], by: Thresholds) -> Iterator[Reason]:
+def _neighbours(api: Mapping[str, Any], by: Thresholds) -> Iterator[CertificateReason]:
     """What others on its node may use."""
     has = _number(_part(api, "node"), "allocatable", "cpu_m")
     own = _number(api, "requests", "cpu_m")
     others = _number(api, "neighbours", "requests", "cpu_m")
     if has is None or own is None or others is None:
-        yield Reason("neighbours", "how much of its node is set aside, and for whom, is not known")
+        yield CertificateReason(
+            "neighbours", "how much of its node is set aside, and for whom, is not known"
+        )
     elif own + others > by.committed_share * has:
-        yield Reason(
+        yield CertificateReason(
             "neighbours",
             f"{own + others:g} m of cpu are set aside for sandboxes on its node, of {has:g} m",
         )
 
 
-def _inside(inside: Mapping[str, Any], by: Thresholds) -> Iterator[Reason]:
+def _inside(inside: Mapping[str, Any], by: Thresholds) -> Iterator[CertificateReason]:
     """What its own daemon says of the whole sandbox."""
     kills = _number(inside, "memory", "oom_kills")
     if kills is None:
-        yield Reason("oom", "whether anything was killed for want of memory is not known")
+        yield CertificateReason(
+            "oom", "whether anything was killed for want of memory is not known"
+        )
     elif kills:
-        yield Reason("oom", f"{kills:g} processes were killed for want of memory")
+        yield CertificateReason("oom", f"{kills:g} processes were killed for want of memory")
     offset = _number(inside, "clock_offset_s")
     if offset is None or abs(offset) > by.clock_offset_s:
         told = "is not known" if offset is None else f"is {offset:+.3f} s off"
-        yield Reason("clock", f"its clock {told}, where {by.clock_offset_s:g} s are allowed")
+        yield CertificateReason(
+            "clock", f"its clock {told}, where {by.clock_offset_s:g} s are allowed"
+        )
 
 
-def _commands(commands: list[Mapping[str, Any]], by: Thresholds) -> Iterator[Reason]:
+def _commands(commands: list[Mapping[str, Any]], by: Thresholds) -> Iterator[CertificateReason]:
     if not commands:
-        yield Reason("commands", "no command was named, so that nothing is told of any")
+        yield CertificateReason("commands", "no command was named, so that nothing is told of any")
     for one in commands:
         yield from _command(one, str(one.get("exec_id")), by)
 
 
-def _command(one: Mapping[str, Any], name: str, by: Thresholds) -> Iterator[Reason]:
+def _command(one: Mapping[str, Any], name: str, by: Thresholds) -> Iterator[CertificateReason]:
     if one.get("state") != ENDED:
-        yield Reason("commands", f"{name} is {one.get('state')}: how it ended is not known")
+        yield CertificateReason(
+            "commands", f"{name} is {one.get('state')}: how it ended is not known"
+        )
         return
     if one.get("abandoned"):
-        yield Reason("abandoned", f"{name} was ended, since nobody read it any more")
+        yield CertificateReason("abandoned", f"{name} was ended, since nobody read it any more")
     if one.get("oom_killed") is not False:
         told = "something of it was" if one.get("oom_killed") else "it is not known whether it was"
-        yield Reason("oom", f"{name}: {told} killed for want of memory")
+        yield CertificateReason("oom", f"{name}: {told} killed for want of memory")
     wall_s = _number(one, "wall_s")
     if wall_s is None or _number(one, "throttled_s") is None:
-        yield Reason("throttled", f"{name}: whether it was held at its limit of cpu is not known")
+        yield CertificateReason(
+            "throttled", f"{name}: whether it was held at its limit of cpu is not known"
+        )
         return
     limits = {
         ("throttled", "at its limit of cpu"): (_number(one, "throttled_s"), by.throttled_share),
@@ -151,7 +169,7 @@ def _command(one: Mapping[str, Any], name: str, by: Thresholds) -> Iterator[Reas
     for (code, what), (seconds, share) in limits.items():
         if seconds is not None and seconds > max(by.floor_s, share * wall_s):
             part = 100 * seconds / wall_s if wall_s else 100.0
-            yield Reason(
+            yield CertificateReason(
                 code,
                 f"{name} stood still {what} for {seconds:.3f} of {wall_s:.3f} s ({part:.1f} %), "
                 f"where {100 * share:g} % are allowed",
@@ -161,7 +179,9 @@ def _command(one: Mapping[str, Any], name: str, by: Thresholds) -> Iterator[Reas
 def _listed(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Its commands; what is none counts as one of which nothing is known."""
     found = document.get("commands")
-    return [one if isinstance(one, dict) else {} for one in found] if isinstance(found, list) else []
+    return (
+        [one if isinstance(one, dict) else {} for one in found] if isinstance(found, list) else []
+    )
 
 
 def _part(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:

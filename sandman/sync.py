@@ -39,14 +39,14 @@ from sandman._sync.stream import ExecStream
 from sandman._sync.terminal import Terminal
 from sandman._sync.trees import Progress
 from sandman._sync.workloads import WorkloadOptions
-from sandman.certificates import Certificate
+from sandman.certificates import Certificate, CertificateReason
 from sandman.handles import Gap, ProcessInfo
 from sandman.sessions import SessionInfo, SessionResult
 from sandman.terminal import TerminalSpec
 from sandman.wire import ExecResult
 
 __all__ = [
-    "Batch", "Certificate", "Client", "CommandError", "ConfigurationError", "Data", "EntryInfo", "Event", "ExecOptions",
+    "Batch", "Certificate", "CertificateReason", "Client", "CommandError", "ConfigurationError", "Data", "EntryInfo", "Event", "ExecOptions",
     "ExecResult", "ExecStream", "FileInfo", "FileStream", "Files", "Follow", "Gap", "Limits", "NetworkInfo", "OverviewInfo", "PoolInfo", "Process",
     "ProcessInfo", "Progress", "Remote", "Reservation", "ReservationInfo", "ReservationOptions", "Resources", "Retry",
     "Sandbox", "SandboxInfo", "SandboxOptions", "Session",

@@ -16,6 +16,8 @@ from sandman import (
     Batch,
     CallerError,
     CapacityError,
+    Certificate,
+    CertificateReason,
     Client,
     CommandError,
     ConfigurationError,
@@ -152,6 +154,15 @@ def told(retry: Retry) -> str:
     return f"{retry.call} {retry.error} {retry.attempt} {retry.pause_s}"
 
 
+def told_of(one: Certificate) -> str:
+    """What a certificate says; read anew from a file it says the same."""
+    kept = Certificate.from_json(one.to_json())
+    again = Certificate.from_text("{}")
+    known = (kept.sandbox, kept.issued_at, kept.is_controlled, kept.commands, again.to_json())
+    assert_type(one.reasons, tuple[CertificateReason, ...])
+    return f"{one.verdict} {one.reasons} {known}"
+
+
 async def life(client: Client) -> None:
     """Sandboxes that outlive a block."""
     box = await client.create(image="python:3.12", heartbeat=False)
@@ -160,6 +171,8 @@ async def life(client: Client) -> None:
     assert_type(await same.refresh(), SandboxInfo)
     assert_type(await found.renew(), str | None)
     assert_type(await box.set_network("open", wait_s=10), NetworkInfo)
+    assert_type(told_of(await box.certificate(["e1"])), str)
+    assert_type(await client.certificate_keys(), dict[str, bytes])
     assert_type(await client.list("run-1", ended=True), list[Sandbox])
     await box.release()
     await client.release(found.id)

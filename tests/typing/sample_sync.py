@@ -13,6 +13,8 @@ import httpx
 
 from sandman.sync import (
     Batch,
+    Certificate,
+    CertificateReason,
     Client,
     CommandError,
     ConfigurationError,
@@ -107,6 +109,15 @@ def told(retry: Retry) -> str:
     return f"{retry.call} {retry.error} {retry.attempt} {retry.pause_s}"
 
 
+def told_of(one: Certificate) -> str:
+    """What a certificate says; read anew from a file it says the same."""
+    kept = Certificate.from_json(one.to_json())
+    again = Certificate.from_text("{}")
+    known = (kept.sandbox, kept.issued_at, kept.is_controlled, kept.commands, again.to_json())
+    assert_type(one.reasons, tuple[CertificateReason, ...])
+    return f"{one.verdict} {one.reasons} {known}"
+
+
 def life(client: Client) -> None:
     """Sandboxes that outlive a block."""
     box = client.create(image="python:3.12", heartbeat=False)
@@ -115,6 +126,8 @@ def life(client: Client) -> None:
     assert_type(same.refresh(), SandboxInfo)
     assert_type(found.renew(), str | None)
     assert_type(box.set_network("open", wait_s=10), NetworkInfo)
+    assert_type(told_of(box.certificate(["e1"])), str)
+    assert_type(client.certificate_keys(), dict[str, bytes])
     assert_type(client.list("run-1", ended=True), list[Sandbox])
     box.release()
     client.release(found.id)

@@ -25,7 +25,7 @@ from gateway.routes.sockets import SOCKETS
 from gateway.routes.tickets import TicketRoutes
 from gateway.wants import Queued
 from gateway.workloads import Workload
-from sandman import claims, errors, handles, problems, sessions, terminal, wire
+from sandman import certificates, claims, errors, handles, problems, sessions, terminal, wire
 
 if TYPE_CHECKING:
     from starlette.routing import Route
@@ -151,6 +151,7 @@ BODIES = {
         asked.RESERVATION,
     ),
     "NetworkRequest": (lambda: changes.network_change(NO, SETTINGS), asked.NETWORK),
+    "CertificateRequest": (lambda: changes.certificate_request(NO), asked.CERTIFICATE),
     "TokenRequest": (lambda: changes.token_request(NO), asked.TOKEN),
     "TicketRequest": (lambda: changes.ticket_request(NO), asked.TICKET),
     "Heartbeat": (lambda: parse.heartbeat(NO, SETTINGS), asked.HEARTBEAT),
@@ -237,6 +238,8 @@ ANSWERS = {
     "Workload": views.workload(WORKLOAD, is_taken=True),
     "Network": NETWORKS["open"],
     "Applied": views.applied(INSTANCE, [PROBE], 1.0),
+    "Certificate": certificates.Certificate(b"{}", (("k", b"s"),), {}).to_json(),
+    "CertificateKeys": certificates.keys_to_json([b"p" * 32]),
 }
 OTHERS = {"Token", "Ticket", "Overview", "Counts", "Line", "Entry", "Written", "Unpacked"}
 """Which are made where they are sent; the fuzz of the live gateway holds those."""
