@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import resource
 
-from sandman.evidence import PRESSURES
 from sandman.records import NamedTuple
 
 STATUS = "/proc/self/status"
@@ -18,6 +17,8 @@ _MEMORY = (("", "memory.events"), ("memory", "memory.oom_control"))
 _CPU = (("", "cpu.stat"), ("cpu", "cpu.stat"), ("cpu,cpuacct", "cpu.stat"))
 """Hierarchy and file: of version 2, whose name is empty, then of version 1."""
 _PEAK = (("", "memory.peak"), ("memory", "memory.max_usage_in_bytes"))
+PRESSURES = ("cpu", "memory", "io")
+"""As `sandman.evidence` has them, which few sandboxes need."""
 _NO_STALLS: tuple[float | None, ...] = (None, None, None)
 
 

@@ -26,7 +26,7 @@ MODE = 0o555
 # does not have.
 SHARED_PACKAGE = "sandman"
 SHARED_MODULES = (
-    "__init__", "claims", "descent", "errors", "fields", "handles", "names", "notation", "pack", "probes", "records", "sessions", "sparse",
+    "__init__", "claims", "descent", "errors", "evidence", "fields", "handles", "names", "notation", "pack", "probes", "records", "sessions", "sparse",
     "tar", "terminal", "unpack", "version", "websocket", "wire",
 )  # fmt: skip
 DAEMON_PACKAGE = "daemon"

@@ -110,6 +110,10 @@ def test_asking_is_no_use_of_the_sandbox(start: Any) -> None:
     assert daemon.client.get("/v1/info").json()["used_s"] >= 0.3
 
 
+def test_daemon_and_gateway_mean_the_same_pressures() -> None:
+    assert usage.PRESSURES == evidence.PRESSURES
+
+
 def test_all_counters_of_both_kinds(tmp_path: Path) -> None:
     meter = usage.Meter(str(tmp_path), "/no/file")
     assert meter.whole() == {

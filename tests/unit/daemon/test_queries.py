@@ -20,6 +20,7 @@ TABLE = {
     "POST /v1/claim": [],
     "POST /v1/renew": [],
     "POST /v1/probe": [],
+    "POST /v1/evidence": [],
     "GET /v1/info": [],
     "POST /v1/exec": [],
     "GET /v1/processes": [],
