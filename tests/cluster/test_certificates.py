@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from sandman import Certificate, Client, Sandbox
     from tests.cluster.deployed import Deployed
 
-POOL = "test-certified"
-EXACT = {"cpu": "300m", "memory": "128Mi"}
+POOL, TIGHT = "test-certified", "test-tight"
+EXACT = {"cpu": "700m", "memory": "128Mi"}
+LITTLE = {"cpu": "50m", "memory": "128Mi"}
+"""So little cpu that a machine which is busy otherwise gives it more, and the limit is what holds it."""
 BUSY = "while :; do :; done & while :; do :; done"
 HOG = "tail /dev/zero"
 
@@ -28,9 +30,18 @@ HOG = "tail /dev/zero"
 @pytest.fixture(scope="module")
 def pool(sandman: Deployed) -> Iterator[str]:
     """One whose pods are Guaranteed."""
-    pools.make(sandman, POOL, {"requests": EXACT, "limits": EXACT}, 2)
+    pools.make(sandman, POOL, {"requests": EXACT, "limits": EXACT})
     yield POOL
     pools.remove(sandman, POOL)
+    sandman.wait_nothing_leased()
+
+
+@pytest.fixture(scope="module")
+def tight(sandman: Deployed) -> Iterator[str]:
+    """The same with next to no cpu."""
+    pools.make(sandman, TIGHT, {"requests": LITTLE, "limits": LITTLE})
+    yield TIGHT
+    pools.remove(sandman, TIGHT)
     sandman.wait_nothing_leased()
 
 
@@ -70,28 +81,28 @@ async def test_a_controlled_one_says_what_the_cluster_says(sandman: Deployed, po
         info["containerRuntimeVersion"],
         info["kubeletVersion"],
     )
-    assert api["limits"] == api["requests"] == {"cpu_m": 300, "memory_bytes": 128 * 2**20}
+    assert api["limits"] == api["requests"] == {"cpu_m": 700, "memory_bytes": 128 * 2**20}
     assert (api["restarts"], api["restarts_usual"]) == (1, 1)
     assert api["network"]["in_force"] is True
     assert {one["expected"] for one in api["network"]["probes"]} == {"closed"}
-    # The other placeholder of this pool, if no other.
+    # Placeholders of the usual pools.
     assert api["neighbours"]["pods"] >= 1
-    assert api["neighbours"]["requests"]["cpu_m"] >= 300
+    assert api["neighbours"]["requests"]["cpu_m"] >= 10
     whole = b"".join(b"%d\n" % n for n in range(1, 100_001))
     assert (tests["exit_code"], tests["stdout_sha256"]) == (3, hashlib.sha256(whole).hexdigest())
     assert tests["throttled_s"] is not None
 
 
-async def test_what_was_throttled_or_killed_says_so(sandman: Deployed, pool: str) -> None:
+async def test_what_was_throttled_or_killed_says_so(sandman: Deployed, tight: str) -> None:
     async with (
         sandman.client() as client,
-        client.sandbox(image=sandman.image("debian"), pool=pool, purpose="eval") as box,
+        client.sandbox(image=sandman.image("debian"), pool=tight, purpose="eval") as box,
     ):
-        await box.run(BUSY, timeout_s=2, exec_id="busy")
+        await box.run(BUSY, timeout_s=3, exec_id="busy")
         found = await verified(client, await box.certificate(["busy"]))
-        [reason] = found.reasons
-        assert (reason.code, found.verdict) == ("throttled", "uncontrolled")
-        assert found.commands[0]["throttled_s"] > 0.3 * found.commands[0]["wall_s"]
+        assert found.verdict == "uncontrolled"
+        assert any(str(one).startswith("throttled: busy stood") for one in found.reasons)
+        assert found.commands[0]["throttled_s"] > 0.02 * found.commands[0]["wall_s"]
         try:
             hog = await box.run(HOG, exec_id="hog")
         except OomError:
