@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 
 HOME = "/.sandman"
 PYTHON = f"{HOME}/bin/python3"
@@ -18,19 +19,21 @@ GROUPS = "/sys/fs/cgroup"
 MEMORY_BYTES = 64 << 20
 CPU = "20000 100000"
 """A fifth of a processor."""
+LOOKS = 400
+"""Twenty seconds of looks whether a daemon that does not answer has ended."""
 TOKEN = "token"
 GREEDY = "x = bytearray(200 << 20)"
 BUSY = "import time; t = time.time()\\nwhile time.time() - t < 2: pass"
 
 
-def python(script: str) -> str:
+def python(script: str, more: str = "") -> str:
     """A command's JSON."""
-    return f'{{"argv": ["{PYTHON}", "-I", "-S", "-c", "{script}"]}}'
+    return f'{{"argv": ["{PYTHON}", "-I", "-S", "-c", "{script}"]{more}}}'
 
 
 COMMANDS = {
     "true": '{"argv": ["true"]}',
-    "busy": python(BUSY),
+    "busy": python(BUSY, ', "exec_id": "busy"'),
     "killed": '{"shell": "kill -9 $$"}',
     "greedy": python(GREEDY),
     "greedy-child": f'{{"shell": "{PYTHON} -I -S -c \'{GREEDY}\'; exit 5"}}',
@@ -62,11 +65,23 @@ def ask_all(name: str, digest: str, *, is_apart: bool = False, dies_whole: bool 
         port = int(lines.readline().split()[-1])
         for label, body in COMMANDS.items():
             print(f"RESULT {name} {label} {ask(port, body)}", flush=True)
-        gone, status = os.waitpid(pid, os.WNOHANG)
+        told = ask(port, '{"exec_ids": ["busy"]}', "/v1/evidence")
+        print(f"RESULT {name} evidence {told}", flush=True)
+        gone, status = end_of(pid, is_lost=not told)
         print(f"RESULT {name} daemon {status if gone else -1}", flush=True)
         if not gone:
             os.kill(pid, 9)
             os.waitpid(pid, 0)
+
+
+def end_of(pid: int, *, is_lost: bool) -> tuple[int, int]:
+    """How it ended, if it has: the kernel takes its time for what it kills, after it has closed its sockets."""
+    for _ in range(LOOKS if is_lost else 1):
+        gone, status = os.waitpid(pid, os.WNOHANG)
+        if gone:
+            break
+        time.sleep(0.05)
+    return gone, status
 
 
 def become(group: str, stderr: int, digest: str, *, is_apart: bool) -> None:
@@ -93,11 +108,11 @@ def busybox(*argv: str) -> None:
         raise OSError(f"{argv} failed")
 
 
-def ask(port: int, body: str) -> str:
+def ask(port: int, body: str, path: str = "/v1/exec") -> str:
     """The daemon's answer to this command."""
     data = body.encode()
     head = (
-        f"POST /v1/exec HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
         f"Connection: close\r\nContent-Length: {len(data)}\r\n\r\n"
     )
     answer = b""

@@ -148,7 +148,7 @@ def boot(found: Tools, packed: Path) -> str:
         found.home / "usr/bin/qemu-system-x86_64", "-L", found.home / "usr/share/qemu",
         "-L", found.home / "usr/share/seabios", "-accel", "tcg", "-m", str(MEMORY_MB), "-nographic",
         "-no-reboot", "-net", "none", "-kernel", found.kernel, "-initrd", packed,
-        "-append", "console=ttyS0 loglevel=0 panic=1",
+        "-append", "console=ttyS0 loglevel=0 panic=1 psi=1",
     ]  # fmt: skip
     libraries = ":".join(str(found.home / part) for part in LIBRARIES.split(":"))
     return subprocess.run(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from daemon.runtime import interpreter, tree
-from sandman import wire
+from sandman import control, evidence, wire
 from tests.unified import inside, machine
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], str]
     runtime = tree.compose(interpreter.build(), scratch / "tree")
     text = machine.boot(machine.tools(), machine.root(runtime, scratch))
     found = {(group, label): answer for group, label, answer in _RESULT.findall(text)}
-    assert len(found) == 3 * (len(inside.COMMANDS) + 1), text[-3000:]
+    assert len(found) == 3 * (len(inside.COMMANDS) + 2), text[-3000:]
     return found
 
 
@@ -66,6 +66,25 @@ def test_61_throttled_time_is_what_the_limit_took(
     assert busy.cpu_s is not None
     assert 1.0 < busy.throttled_s < busy.wall_s
     assert 0 < busy.cpu_s < busy.wall_s / 2
+
+
+@BOTH
+def test_a_certificate_has_the_pressure_of_the_sandboxs_own_group(
+    said: dict[tuple[str, str], str], group: str
+) -> None:
+    told = json.loads(said[group, "evidence"])
+    whole, [busy] = evidence.answer_from_json(told, ("busy",))
+    assert whole["cgroup"] == 2
+    assert whole["memory"]["oom_kills"] == 2  # type: ignore[index]
+    # What the limit takes is time in which nothing of it ran although it could have.
+    stalled = busy["stalled_s"]
+    assert isinstance(stalled, dict)
+    assert stalled["cpu"] > result(said, group, "busy").wall_s * 0.02
+    assert stalled["memory"] is not None
+    assert stalled["io"] is not None
+    reasons = control.judge({"commands": [busy]})
+    assert {"throttled", "cpu"} <= {one.code for one in reasons}
+    assert control.unmeasured({"commands": [busy]}) == []
 
 
 def test_61_where_the_kernel_kills_a_container_whole_there_is_no_answer(
