@@ -304,30 +304,38 @@ class Allocation:
 
     def _choose(self, ticket: Ticket) -> Slot | None:
         """The best slot: one that was prepared for this, then one of the same image, then any whose image may
-        be changed: on a node that holds the image, on one where the request has not failed yet, anywhere."""
+        be changed: on a node that holds the image, on one where the request has not failed yet, anywhere. Never on
+        a node that its caller does not want."""
         if ticket.is_fresh:
             return None
-        ready = self._first(self._prepared.get((ticket.pool, ticket.prepared), OrderedDict()))
+        shunned = ticket.avoid
+        there = self._prepared.get((ticket.pool, ticket.prepared), OrderedDict())
+        ready = self._first(there, shunned)
         if ready is not None:
             return ready
         images = self._free.get(ticket.pool, {})
-        warm = self._first(images.get(ticket.image, OrderedDict()), changed=False)
+        warm = self._first(images.get(ticket.image, OrderedDict()), shunned)
         if warm is not None:
             return warm
-        avoid = self.images.avoided(ticket)
+        avoid = {*self.images.avoided(ticket), *shunned}
         near = self._by_node.best(ticket.pool, near=self.images.likely(ticket), avoid=avoid)
         if near is None and avoid:
             near = self._by_node.elsewhere(ticket.pool, avoid)
         if near is not None:
             return near
         for image, slots in images.items():
-            if image != ticket.image and (slot := self._first(slots, changed=True)) is not None:
+            if (
+                image != ticket.image
+                and (slot := self._first(slots, shunned, changed=True)) is not None
+            ):
                 return slot
         return None
 
-    def _first(self, slots: OrderedDict[str, Slot], *, changed: bool = False) -> Slot | None:
+    def _first(
+        self, slots: OrderedDict[str, Slot], shunned: frozenset[str], *, changed: bool = False
+    ) -> Slot | None:
         for slot in slots.values():
-            if slot.swap or not changed:
+            if (slot.swap or not changed) and slot.node not in shunned:
                 return slot
         return None
 

@@ -58,7 +58,8 @@ class SandboxInfo(_Told):
     `timings` are in milliseconds. `expires_at`: when it ends unless it is renewed; `lease` holds `ttl_s`, `idle_s`,
     `max_s` and whether it is the `run`'s. `isolation`: of local mode alone, how it is kept apart from the machine:
     of `files`, `processes`, `users`, `network`, `cpu`, `memory` and `kernel` a text that begins with `own`, `read-only`, `mapped`,
-    `limited` or `shared`.
+    `limited` or `shared`. `conditions`: of an evaluation alone, `floor` and `ceiling` of its resources, `qos`,
+    `exclusive_cpus`, `env` that was set for it, `dedicated` and `network_acknowledged`.
     """
 
     id: str
@@ -80,6 +81,7 @@ class SandboxInfo(_Told):
     token: str | None = dataclasses.field(default=None, repr=False)
     timings: Mapping[str, float] = dataclasses.field(default_factory=dict)
     isolation: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    conditions: Mapping[str, object] | None = None
     ended: Mapping[str, object] | None = None
 
 
@@ -100,7 +102,7 @@ class PoolInfo(_Told):
 
     `swap`: whether a placeholder's image may be changed in place. `resources`: the most that its sandboxes
     may use; where `resize` is true they may be given more or less. `node_class`: of the nodes that they are on.
-    `broken`: why it was stopped, when it was.
+    `purpose`: "eval" where it is for evaluations alone. `broken`: why it was stopped, when it was.
     """
 
     name: str
@@ -114,6 +116,7 @@ class PoolInfo(_Told):
     resources: Mapping[str, str] = dataclasses.field(default_factory=dict)
     resize: bool = False
     node_class: str | None = None
+    purpose: str | None = None
     broken: str | None = None
 
 
