@@ -10,6 +10,7 @@ was given before: `_given` remembers that until the pod is gone.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,11 @@ from gateway.placing import ByNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+EVAL_PART = 8
+"""An eighth of the claims and new pods that may be in hand comes on top of them for pools of evaluations, so that a burst
+of rollouts, whose images take minutes to pull, holds up none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,6 +79,8 @@ class Allocation:
         self.images = images or Images()
         self.may_make = cold_max > 0
         """Whether pods can be made at all."""
+        self.evaluating: set[str] = set()
+        """Pools for evaluations."""
         self._gangs: Gangs[Order] = Gangs()
         # By pool; the one whose turn it is to choose first comes first.
         self._queues: OrderedDict[str, FairQueue] = OrderedDict()
@@ -255,7 +263,11 @@ class Allocation:
     def _decide(self, pool: str) -> Iterator[Order]:
         queue = self._queues[pool]
         counts = self.statistics()
-        claims, cold = self._claims_max - counts.claiming, self._cold_max - counts.cold
+        claims, cold = (
+            most + (math.ceil(most / EVAL_PART) if pool in self.evaluating else 0)
+            for most in (self._claims_max, self._cold_max)
+        )
+        claims, cold = claims - counts.claiming, cold - counts.cold
         if not queue or self._is_held(pool):
             return
         for ticket in queue.in_order():

@@ -204,6 +204,8 @@ class Roster:
         known = self._specs.setdefault(spec.name, {})
         known[spec.namespace] = spec
         self.pools[spec.name] = spread.merged(known.values())
+        evaluating = self.allocation.evaluating
+        (evaluating.add if self.pools[spec.name].evaluates else evaluating.discard)(spec.name)
         if old is not None and old.swap == spec.swap:
             return
         for uid in self._boots:

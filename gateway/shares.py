@@ -23,6 +23,8 @@ class Share:
     """Most bytes of memory at once, likewise."""
     networks: tuple[str, ...] | None = None
     """Egress profiles that it may ask for, of those that a pool lets be asked for; None for all of them."""
+    eval_reserved: int | None = None
+    """So many of `concurrent` are for evaluations alone; None for no such share."""
 
 
 DEFAULT_SHARE = Share()

@@ -198,6 +198,7 @@ OVERVIEW = s.answer({
         "weight": s.number(),
         "limits": s.answer({
             "concurrent": s.maybe(s.whole("sandboxes")),
+            "eval_reserved": s.maybe(s.whole("of those for evaluations alone")),
             "rate": s.maybe(s.number("new ones a second")),
             "cpu": s.maybe(s.number("cores")),
             "memory": s.maybe(s.whole("bytes")),

@@ -125,7 +125,7 @@ class OverviewInfo:
     """How a tenant stands: `sandboxes` that it has, requests `waiting` for one, `oldest_s` seconds the first of them.
 
     `requests` are those that wait longest, each with `pool`, `image`, `run` and `waited_s`. `weight` is its share
-    against other tenants, `limits` are `concurrent`, `rate`, `cpu` and `memory`; None is no limit. `queue`: requests of
+    against other tenants, `limits` are `concurrent`, `eval_reserved`, `rate`, `cpu` and `memory`; None is no limit. `queue`: requests of
     all tenants together, `waiting`, `claiming` and `cold`.
     """
 
