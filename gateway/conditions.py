@@ -106,20 +106,21 @@ def shown(instance: Instance) -> dict[str, object] | None:
     count, own = kept.get("threads"), kept.get("own")
     usual = environment(count if isinstance(count, int) else None)
     taken = set(own) if isinstance(own, list) else set()
+    # What its kubelet gives it: a resize may be written and never done.
+    bounds = sizing.has(instance)
     return {
         "purpose": Purpose.EVAL.value,
         "dedicated": kept.get("dedicated") is True,
-        "floor": sizing.texts(instance.bounds.requests),
-        "ceiling": sizing.texts(instance.bounds.limits),
+        "floor": sizing.texts(bounds.requests),
+        "ceiling": sizing.texts(bounds.limits),
         "qos": instance.qos or None,
-        "exclusive_cpus": _exclusive(instance),
+        "exclusive_cpus": _exclusive(instance.qos, bounds.limits.cpu),
         "env": {name: value for name, value in usual.items() if name not in taken},
         "network_acknowledged": kept.get("network_acknowledged") is True,
     }
 
 
-def _exclusive(instance: Instance) -> bool | None:
+def _exclusive(qos: str, cpu: int | None) -> bool | None:
     """False where no kubelet would give exclusive cpus; else None: only the node knows its policy."""
-    cpu = instance.bounds.limits.cpu
-    may_be = instance.qos == "Guaranteed" and cpu is not None and cpu % 1000 == 0
+    may_be = qos == "Guaranteed" and cpu is not None and cpu % 1000 == 0
     return None if may_be else False

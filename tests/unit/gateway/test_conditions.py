@@ -92,6 +92,13 @@ def test_what_a_caller_is_told():
     assert "conditions" not in views.sandbox(made(request={}))
 
 
+def test_what_a_kubelet_has_not_done_is_not_told():
+    half = Bounds(Amounts(500, GI), Amounts(500, GI))
+    told = conditions.shown(made(bounds=half, actual=WHOLE, running=True))
+    assert told is not None
+    assert (told["ceiling"], told["exclusive_cpus"]) == ({"cpu": "2", "memory": "1Gi"}, None)
+
+
 @pytest.mark.parametrize(
     "other",
     [
