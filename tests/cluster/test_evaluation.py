@@ -83,6 +83,33 @@ async def test_an_evaluation_has_what_it_was_promised(sandman: Deployed) -> None
             assert status["imageID"] == digest
 
 
+async def test_other_memory_in_place_leaves_it_guaranteed(sandman: Deployed) -> None:
+    wait_free(sandman, 1, "eval")
+    more = {"cpu": "1", "memory": "320Mi"}
+    async with (
+        sandman.client() as client,
+        client.sandbox(image=sandman.image("debian"), purpose="eval", resources=more) as box,
+    ):
+        assert (box.info.tier, box.info.resources) == ("swap", more)
+        told = box.info.conditions or {}
+        assert (told["floor"], told["ceiling"], told["qos"]) == (more, more, "Guaranteed")
+
+
+async def test_told_are_the_cpus_that_it_has_where_its_kubelet_changes_none(
+    sandman: Deployed,
+) -> None:
+    """With the static policy no kubelet resizes cpus: it has more than it asked for, and hears so."""
+    wait_free(sandman, 1, "eval")
+    async with (
+        sandman.client() as client,
+        client.sandbox(
+            image=sandman.image("debian"), purpose="eval", resources={"cpu": "500m"}
+        ) as box,
+    ):
+        told = box.info.conditions or {}
+        assert (box.info.tier, told["ceiling"], told["floor"]) == ("swap", WHOLE, WHOLE)
+
+
 async def test_rollouts_have_no_part_in_it(sandman: Deployed) -> None:
     async with sandman.client() as client:
         with pytest.raises(BadRequestError, match="for evaluations") as caught:
