@@ -41,6 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         help="share against other tenants that wait (default 1)",
     )
     key.add_argument("--concurrent", type=int, help="most sandboxes of the tenant at once")
+    key.add_argument("--eval-reserved", type=int, help="so many of these for evaluations alone")
     key.add_argument(
         "--images",
         action="append",
@@ -79,7 +80,8 @@ def main(argv: list[str] | None = None) -> int:
                 arguments.tenant,
                 tokens.check_share(
                     arguments.weight,
-                    arguments.concurrent,
+                    concurrent=arguments.concurrent,
+                    eval_reserved=arguments.eval_reserved,
                     rate=arguments.rate,
                     cpu=arguments.cpu,
                     memory=arguments.memory,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from gateway import quota
+from gateway.model import Purpose
 from sandman.errors import CapacityError
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from gateway.roster import Roster
     from gateway.wants import Want
 
+EVAL_PART = 8
+"""An eighth of the queue's places comes on top of them for evaluations, so that rollouts cannot fill it for those."""
 FULL_RETRY_S = 1.0
 """Seconds after which a caller who found the queue full is told to ask again."""
 
@@ -37,6 +41,8 @@ class Admission:
         self._buckets: dict[str, quota.Bucket] = {}
         self._asked: dict[str, quota.Amount] = {}
         """By tenant: what those who were let in are to have."""
+        self._rollouts: Counter[str] = Counter()
+        """By tenant: how many of them are for no evaluation."""
         self._count = 0
 
     def enter(self, wants: Sequence[Want], now: float) -> None:
@@ -50,8 +56,11 @@ class Admission:
             CapacityError: the queue is full.
             QuotaError: a limit of the tenant or the pool is reached.
         """
-        if self._count + len(wants) > self._queue_max:
-            facts = {"queue": "full", "limit": self._queue_max, "asked": len(wants)}
+        most = self._queue_max
+        if wants and _is_eval(wants[0]):
+            most += math.ceil(most / EVAL_PART)
+        if self._count + len(wants) > most:
+            facts = {"queue": "full", "limit": most, "asked": len(wants)}
             raise CapacityError("the queue is full", retry_after=FULL_RETRY_S, facts=facts)
         if wants:
             self._check_pool(wants)
@@ -59,10 +68,12 @@ class Admission:
         for want in wants:
             self._count += 1
             self._asked[want.tenant] = self._asked.get(want.tenant, quota.NOTHING) + want.cost
+            self._rollouts[want.tenant] += not _is_eval(want)
 
     def leave(self, want: Want) -> None:
         """One has what it wanted, or does not want it any more."""
         self._count -= 1
+        self._rollouts[want.tenant] -= not _is_eval(want)
         left = self._asked[want.tenant] + want.cost * -1
         # Floats: what nobody asks for is nothing, and not nearly so.
         self._asked[want.tenant] = left if left.count else quota.NOTHING
@@ -82,23 +93,34 @@ class Admission:
     def _check_tenant(self, wants: Sequence[Want], now: float) -> None:
         tenant, share = wants[0].tenant, wants[0].share
         asked = wants[0].cost * len(wants)
-        if not self._is_far_from(share, tenant, asked):
-            quota.check(share, self.used(tenant, self._ahead(wants[0])), asked)
+        is_eval = _is_eval(wants[0])
+        held = 0 if is_eval else share.eval_reserved or 0
+        if not self._is_far_from(share, tenant, asked, held):
+            ahead = self._ahead(wants[0])
+            quota.check(share, self.used(tenant, ahead), asked)
+            if not is_eval:
+                quota.check_rollouts(share, self._rollouts_of(tenant, ahead), asked.count)
         if share.rate is not None:
             # Last, so that who is refused for another reason has spent nothing.
             bucket = self._buckets.setdefault(tenant, quota.Bucket())
             bucket.take(len(wants), share.rate, now)
 
-    def _is_far_from(self, share: Share, tenant: str, asked: quota.Amount) -> bool:
+    def _is_far_from(self, share: Share, tenant: str, asked: quota.Amount, held: int) -> bool:
         """Whether nothing need be counted one by one: bursts have thousands of sandboxes."""
         if share.cpu is not None or share.memory is not None:
             return False
         others = self._asked.get(tenant, quota.NOTHING).count + self._roster.registry.most(tenant)
-        return share.concurrent is None or others + asked.count <= share.concurrent
+        return share.concurrent is None or others + asked.count <= share.concurrent - held
 
     def _ahead(self, want: Want) -> set[str | None]:
         """Claims of what is prepared for this, which will be what is asked for."""
         return set() if want.reservation else set(self._roster.prepared_claims(want.prepared))
+
+    def _rollouts_of(self, tenant: str, besides: AbstractSet[str | None]) -> int:
+        """How many sandboxes a tenant has or is getting that are for no evaluation."""
+        living = self._roster.registry.living(tenant, besides=self._fulfilment.in_hand | besides)
+        of_living = sum(one.request.get("purpose") != Purpose.EVAL for one in living)
+        return self._rollouts[tenant] + of_living
 
     def used(self, tenant: str, besides: AbstractSet[str | None] = frozenset()) -> quota.Amount:
         """What a tenant has or is getting, each counted once, but what these claims hold."""
@@ -114,3 +136,7 @@ class Admission:
                 cost = quota.with_requests(base, spec, requests)
             used += cost * count
         return used
+
+
+def _is_eval(want: Want) -> bool:
+    return want.request.purpose is Purpose.EVAL

@@ -10,6 +10,7 @@ was given before: `_given` remembers that until the pod is gone.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,11 @@ from gateway.placing import ByNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+EVAL_PART = 8
+"""An eighth of the claims and new pods that may be in hand comes on top of them for pools of evaluations, so that a burst
+of rollouts, whose images take minutes to pull, holds up none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,6 +79,8 @@ class Allocation:
         self.images = images or Images()
         self.may_make = cold_max > 0
         """Whether pods can be made at all."""
+        self.evaluating: set[str] = set()
+        """Pools for evaluations."""
         self._gangs: Gangs[Order] = Gangs()
         # By pool; the one whose turn it is to choose first comes first.
         self._queues: OrderedDict[str, FairQueue] = OrderedDict()
@@ -255,7 +263,11 @@ class Allocation:
     def _decide(self, pool: str) -> Iterator[Order]:
         queue = self._queues[pool]
         counts = self.statistics()
-        claims, cold = self._claims_max - counts.claiming, self._cold_max - counts.cold
+        claims, cold = (
+            most + (math.ceil(most / EVAL_PART) if pool in self.evaluating else 0)
+            for most in (self._claims_max, self._cold_max)
+        )
+        claims, cold = claims - counts.claiming, cold - counts.cold
         if not queue or self._is_held(pool):
             return
         for ticket in queue.in_order():
@@ -304,30 +316,38 @@ class Allocation:
 
     def _choose(self, ticket: Ticket) -> Slot | None:
         """The best slot: one that was prepared for this, then one of the same image, then any whose image may
-        be changed: on a node that holds the image, on one where the request has not failed yet, anywhere."""
+        be changed: on a node that holds the image, on one where the request has not failed yet, anywhere. Never on
+        a node that its caller does not want."""
         if ticket.is_fresh:
             return None
-        ready = self._first(self._prepared.get((ticket.pool, ticket.prepared), OrderedDict()))
+        shunned = ticket.avoid
+        there = self._prepared.get((ticket.pool, ticket.prepared), OrderedDict())
+        ready = self._first(there, shunned)
         if ready is not None:
             return ready
         images = self._free.get(ticket.pool, {})
-        warm = self._first(images.get(ticket.image, OrderedDict()), changed=False)
+        warm = self._first(images.get(ticket.image, OrderedDict()), shunned)
         if warm is not None:
             return warm
-        avoid = self.images.avoided(ticket)
+        avoid = {*self.images.avoided(ticket), *shunned}
         near = self._by_node.best(ticket.pool, near=self.images.likely(ticket), avoid=avoid)
         if near is None and avoid:
             near = self._by_node.elsewhere(ticket.pool, avoid)
         if near is not None:
             return near
         for image, slots in images.items():
-            if image != ticket.image and (slot := self._first(slots, changed=True)) is not None:
+            if (
+                image != ticket.image
+                and (slot := self._first(slots, shunned, changed=True)) is not None
+            ):
                 return slot
         return None
 
-    def _first(self, slots: OrderedDict[str, Slot], *, changed: bool = False) -> Slot | None:
+    def _first(
+        self, slots: OrderedDict[str, Slot], shunned: frozenset[str], *, changed: bool = False
+    ) -> Slot | None:
         for slot in slots.values():
-            if slot.swap or not changed:
+            if (slot.swap or not changed) and slot.node not in shunned:
                 return slot
         return None
 

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from gateway import sizing
-from gateway.model import NO_AMOUNTS, Amounts
+from gateway.model import NO_AMOUNTS, Amounts, Purpose
 from gateway.profiles import is_listed
 from sandman.errors import BadRequestError, NetworkDeniedError
 from sandman.names import NETWORK_NONE
@@ -33,6 +33,7 @@ class Asked:
     resources: Amounts = NO_AMOUNTS
     node_class: str | None = None
     network: str | None = None
+    purpose: Purpose = Purpose.TRAIN
 
 
 def pool_of(request: SandboxRequest, pools: Mapping[str, PoolSpec]) -> PoolSpec:
@@ -42,7 +43,9 @@ def pool_of(request: SandboxRequest, pools: Mapping[str, PoolSpec]) -> PoolSpec:
         BadRequestError: there is no such pool, it cannot give this, or none can.
         NetworkDeniedError: the pool, or each, does not let the egress profile be asked for.
     """
-    asked = Asked(request.image, request.resources, request.node_class, request.network)
+    asked = Asked(
+        request.image, request.resources, request.node_class, request.network, request.purpose
+    )
     if request.names_pool:
         spec = _named(request.pool, pools)
         lacking = why_not(spec, asked)
@@ -61,7 +64,8 @@ def _named(name: str, pools: Mapping[str, PoolSpec]) -> PoolSpec:
 
 
 def choose(asked: Asked, pools: Mapping[str, PoolSpec]) -> PoolSpec:
-    """The best pool: of those that fit without a resize the smallest, then one that runs this image.
+    """The best pool: of those that fit without a resize the smallest, then one that runs this image. An evaluation
+    gets one that is for evaluations alone, where one fits; nothing else gets such a one.
 
     Raises:
         BadRequestError: none fits.
@@ -71,9 +75,10 @@ def choose(asked: Asked, pools: Mapping[str, PoolSpec]) -> PoolSpec:
         for name, spec in pools.items()
         if (spec.choose or name == DEFAULT_POOL)
         and (spec.swap or name == DEFAULT_POOL or asked.image in (None, spec.image))
+        and (asked.purpose is Purpose.EVAL or not spec.evaluates)
     ]
     if not candidates:
-        return _named(DEFAULT_POOL, pools)
+        return _named(DEFAULT_POOL, {n: spec for n, spec in pools.items() if not spec.evaluates})
     fitting = [spec for spec in candidates if why_not(spec, asked) is None]
     if not fitting:
         errors = [error for spec in candidates if (error := why_not(spec, asked)) is not None]
@@ -83,13 +88,18 @@ def choose(asked: Asked, pools: Mapping[str, PoolSpec]) -> PoolSpec:
             "no pool can give this: " + "; ".join(error.detail for error in errors),
             field=errors[0].field,
         )
-    # One that was stopped is chosen where there is no other: then the caller hears why.
+    # One that was stopped is chosen where there is no other: then the caller hears why. An evaluation outside of
+    # its pools is told that it is not controlled; that is better than none.
     going = [spec for spec in fitting if not spec.stopped] or fitting
     return min(going, key=lambda spec: _rank(spec, asked))
 
 
 def why_not(spec: PoolSpec, asked: Asked) -> CallerError | None:
     """Why this pool cannot serve such a request; None when it can."""
+    if spec.evaluates and asked.purpose is Purpose.TRAIN:
+        return BadRequestError(
+            f'pool {spec.name} is for evaluations: ask with "purpose": "eval"', field="pool"
+        )
     if asked.network is not None and not has_network(spec, asked.network):
         return _denied(spec, asked.network)
     if asked.node_class not in (None, spec.node_class):
@@ -150,6 +160,10 @@ def may_resize(spec: PoolSpec, asked: Amounts) -> bool:
 
 
 def _rank(spec: PoolSpec, asked: Asked) -> tuple[object, ...]:
+    return spec.evaluates < (asked.purpose is Purpose.EVAL), *_by_size(spec, asked)
+
+
+def _by_size(spec: PoolSpec, asked: Asked) -> tuple[object, ...]:
     runs_it = asked.image is not None and spec.image == asked.image
     if asked.resources == NO_AMOUNTS:
         return not runs_it, spec.name != DEFAULT_POOL, _size(spec), spec.name

@@ -147,6 +147,10 @@ class Settings:
     """`warn` or `require`: what follows when a placeholder, which has no network, reaches an address that it must
     not: a line in the log and a metric, or no sandbox until that has an end."""
 
+    eval_network_wait: bool = True
+    """Whether a sandbox of `purpose: eval` is handed over only when a probe has shown that its egress profile is in
+    force, where its caller says nothing of it. False where nothing enforces network policies."""
+
     log_level: str = "info"
     """debug, info, warning or error."""
 
@@ -178,11 +182,23 @@ def _texts(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def _flag(text: str) -> bool:
+    """`true` or `false`.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if text not in {"true", "false"}:
+        raise ValueError("true or false")
+    return text == "true"
+
+
 def _mirrors(text: str) -> tuple[references.Mirror, ...]:
     return references.parse_mirrors(_texts(text))
 
 
 _READERS: dict[str, Callable[[str], object]] = {
+    "bool": _flag,
     "int": int,
     "float": float,
     "str": str,

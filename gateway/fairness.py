@@ -90,6 +90,8 @@ class Ticket:
     is_fresh: bool = False
     """Whether only a new pod will do: placeholders were tried."""
     gang: str = ""
+    avoid: frozenset[str] = frozenset()
+    """Nodes that it must not be on."""
 
 
 Line = OrderedDict[int, Ticket]

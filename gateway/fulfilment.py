@@ -179,7 +179,7 @@ class Fulfilment:
         Raises:
             NetworkNotAppliedError: it is not.
         """
-        if want.request.network_wait and want.reservation is None:
+        if want.waits_for_network and want.reservation is None:
             now = self._roster.registry.get(instance.uid) or instance
             await self.networks.prove(now, now.network, HAND_OVER_S)
 
@@ -252,6 +252,7 @@ class Fulfilment:
             reservation=want.reservation,
             network=want.network,
             resources=want.request.resources,
+            avoid_nodes=want.request.avoid_nodes,
             terms=want.request.terms,
             owner=want.request.owner,
             start_s=0.0 if order.tier is Tier.WARM else self._settings.start_s,

@@ -149,6 +149,8 @@ async def main(
             daemon_port=DAEMON_PORT,
             lame_duck_s=0.0,
             grace_s=GRACE_S,
+            # A process has a network of its own or the machine's: nobody has to be asked which.
+            eval_network_wait=False,
         )
         credentials = credentials or machine.MadeCredentials()
         limits = default_limits(options.limits)

@@ -6,6 +6,8 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from gateway.shares import DEFAULT_SHARE as DEFAULT_SHARE  # noqa: PLC0414 - all ask the model for them
+from gateway.shares import Share as Share  # noqa: PLC0414 - likewise
 from gateway.steps import NO_STEPS
 from sandman import errors, names, problems
 
@@ -44,28 +46,6 @@ WAITING_STATES = {
 }  # fmt: skip
 """Reasons of the kubelet for a container that will not start by itself; others only take time."""
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Share:
-    """What a tenant may have of what there is."""
-
-    weight: float = 1.0
-    """Against other tenants while both wait; greater than 0."""
-    concurrent: int | None = None
-    """Most sandboxes at once, those that are asked for included; None for no limit."""
-    images: tuple[str, ...] | None = None
-    """Patterns of the images that it may use (`references.is_allowed`); None for all."""
-    rate: float | None = None
-    """Most sandboxes made in a second, on average; None for no limit."""
-    cpu: float | None = None
-    """Most cores at once, as the pods of its sandboxes request them; None for no limit."""
-    memory: int | None = None
-    """Most bytes of memory at once, likewise."""
-    networks: tuple[str, ...] | None = None
-    """Egress profiles that it may ask for, of those that a pool lets be asked for; None for all of them."""
-
-
-DEFAULT_SHARE = Share()
 
 COUNT_MAX = 1000
 """Most sandboxes of one call: a wave of what one namespace takes, and a second of the API server's time."""
@@ -170,8 +150,11 @@ class SandboxRequest:
     owner: Owner | None = None
     network: str | None = None
     """Egress profile; None: the pool's own."""
-    network_wait: bool = False
-    """Whether it is handed over only when a probe has shown that its egress profile is in force."""
+    network_wait: bool | None = None
+    """Whether it is handed over only when a probe has shown that its egress profile is in force; None: an evaluation is,
+    where the gateway's settings do not say otherwise."""
+    avoid_nodes: tuple[str, ...] = ()
+    """Nodes that it must not be on, while others take pods."""
     count: int | None = None
     """How many of them are wanted by one call, told of in a stream; None: one, told of by itself."""
     gang: bool = False
@@ -258,6 +241,8 @@ class Instance:
     """What the kubelet says of a resize that is not done: `Deferred`, `Infeasible`, `Error`, `InProgress`."""
     hold: int | None = None
     """Place of our gate among the pod's scheduling gates; None: nothing of ours holds it."""
+    qos: str = ""
+    """QoS class of its pod, as the API server says."""
     running: bool = False
     deleting: bool = False
     waiting: tuple[str, str] | None = None
@@ -310,6 +295,8 @@ class Assignment:
 
     resources: Amounts = NO_AMOUNTS
     """Of a new pod: what was asked for."""
+    avoid_nodes: tuple[str, ...] = ()
+    """Of a new pod: nodes that it must not be on."""
     terms: Terms = NO_TERMS
     owner: Owner | None = None
     start_s: float = 0.0
@@ -368,6 +355,8 @@ class PoolSpec:
     """Whether that holds still: its template is the same. See `breaker`."""
     tenants: frozenset[str] | None = None
     """Whose sandboxes may come from it; None for everybody's."""
+    evaluates: bool = False
+    """Whether it is for evaluations alone: no rollout takes from it."""
     keeps_images: bool = False
     """Whether what ran on a node under a name is what runs there under it again: its starts do not ask the
     registry what the name stands for by now."""

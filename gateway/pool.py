@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from gateway import choice, pace, quota
+from gateway import choice, conditions, pace, quota
 from gateway.admission import Admission
-from gateway.fairness import PLACE_MAX, Ticket
+from gateway.fairness import PLACE_MAX
 from gateway.keylocks import KeyLocks
-from gateway.model import DEFAULT_SHARE, Ready, Share, Timings
+from gateway.model import DEFAULT_SHARE, Purpose, Ready, Share, Timings
 from gateway.outcomes import Outcomes
 from gateway.provider import BusyError, ClaimLostError, PoolSeen
 from gateway.resizing import NotResizedError
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from gateway.config import Settings
     from gateway.daemons import Daemons
+    from gateway.fairness import Ticket
     from gateway.fulfilment import Fulfilment
     from gateway.model import Instance, SandboxRequest
     from gateway.outcomes import Outcome
@@ -166,15 +167,22 @@ class Pool:
             image = self._trials.image(request, spec)
             network = choice.network_of(request.network, spec, share)
         kept = record(request)
+        waits = request.network_wait
+        if waits is None:
+            waits = request.purpose is Purpose.EVAL and self._settings.eval_network_wait
         request = dataclasses.replace(
-            request, pool=spec.name, prepare=request.prepare or spec.prepare
+            request,
+            pool=spec.name,
+            prepare=request.prepare or spec.prepare,
+            avoid_nodes=self._roster.avoidable(request.avoid_nodes),
         )
+        request, agreed = conditions.agreed(request, spec, kept, waits=waits)
         return Want(
             request=request,
             image=image,
             tenant=tenant,
             key=label,
-            record=kept,
+            record=agreed,
             arrived=trio.current_time(),
             share=share,
             gang=gang,
@@ -182,6 +190,7 @@ class Pool:
             prepared=prepared_hash(tenant, image, request.prepare),
             reservation=reservation,
             network=network,
+            waits_for_network=waits,
         )
 
     async def reserve(
@@ -214,7 +223,7 @@ class Pool:
         self._admission.enter(wants, trio.current_time())
         if wants and not self._allocation.has_queue(wants[0].request.pool):
             self._pace(wants[0]).begin(trio.current_time())
-        waiters = [Waiter(_ticket(next(self._numbers), want), want) for want in wants]
+        waiters = [Waiter(want.ticket(next(self._numbers)), want) for want in wants]
         for waiter in waiters:
             self._waiters[waiter.ticket.number] = waiter
             self._allocation.arrive(waiter.ticket)
@@ -373,19 +382,3 @@ class Pool:
             waited = (trio.current_time() - want.arrived) * 1e3
             return Ready(now, info.boot_id, Timings(0.0, 0.0, waited))
         raise UnreachableError("the sandbox of this key does not answer", sandbox=made.id)
-
-
-def _ticket(number: int, want: Want) -> Ticket:
-    request = want.request
-    return Ticket(
-        number,
-        request.pool,
-        want.image,
-        tenant=want.tenant,
-        run=request.run or "",
-        purpose=request.purpose,
-        weight=want.share.weight,
-        gang=want.gang,
-        # A reservation does not live on what it, or another, has prepared.
-        prepared=want.prepared if want.reservation is None else "",
-    )

@@ -101,6 +101,19 @@ def check(share: Share, used: Amount, asked: Amount) -> None:
     _check(share.memory, used.memory, asked.memory, "bytes of memory")
 
 
+def check_rollouts(share: Share, used: int, asked: int) -> None:
+    """Whether a tenant may have so many more sandboxes that are for no evaluation: some of its limit is held back for
+    those, so that a rollout which waits for its reward never waits for other rollouts.
+
+    Raises:
+        QuotaError: no; not to be tried again where it could not have them alone.
+    """
+    if share.concurrent is None or not share.eval_reserved:
+        return
+    left = share.concurrent - share.eval_reserved
+    _check(left, used, asked, f"sandboxes beside the {share.eval_reserved} held for evaluations")
+
+
 def _check(limit: float | None, used: float, asked: float, what: str) -> None:
     if limit is None or used + asked <= limit:
         return

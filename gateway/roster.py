@@ -110,6 +110,11 @@ class Roster:
             self._boots[instance.uid] = instance.prepared_boot_id or ""
             self._offer(instance)
 
+    def avoidable(self, nodes: tuple[str, ...]) -> tuple[str, ...]:
+        """Of these nodes those that a sandbox can be kept away from: none, where no other takes pods."""
+        others = any(is_open and name not in nodes for name, is_open in self._nodes.items())
+        return nodes if others or not self._nodes else ()
+
     def take_back(self, uid: str) -> bool:
         """Nobody gets this prepared placeholder any more; False when somebody has it, or is about to."""
         if self.allocation.is_given(uid):
@@ -199,6 +204,8 @@ class Roster:
         known = self._specs.setdefault(spec.name, {})
         known[spec.namespace] = spec
         self.pools[spec.name] = spread.merged(known.values())
+        evaluating = self.allocation.evaluating
+        (evaluating.add if self.pools[spec.name].evaluates else evaluating.discard)(spec.name)
         if old is not None and old.swap == spec.swap:
             return
         for uid in self._boots:

@@ -33,6 +33,7 @@ def merged(specs: Iterable[PoolSpec]) -> PoolSpec:
         # One that goes on serves for all; whom one of them shuts out is shut out.
         stopped=all(spec.stopped for spec in known),
         broken=next((spec.broken for spec in known if spec.stopped), None),
+        evaluates=any(spec.evaluates for spec in known),
         tenants=_common([spec.tenants for spec in known]),
     )
 

@@ -175,25 +175,21 @@ def check_identity(user: object, groups: Sequence[object]) -> Identity:
 
 def check_share(
     weight: float,
-    concurrent: int | None = None,
     *,
-    rate: float | None = None,
-    cpu: float | None = None,
-    memory: int | None = None,
     images: object = None,
     networks: object = None,
+    **limits: Any,  # noqa: ANN401 - whatever an entry says; checked here
 ) -> Share:
-    """What a tenant may have.
+    """What a tenant may have; `limits` are those of `apikeys.LIMITS`, None and left out is no limit.
 
     Raises:
         ValueError, TypeError: one of it cannot be; `apikeys.check_limits`, `check_patterns` and `check_networks` say
             what can.
     """
-    limits = {"concurrent": concurrent, "rate": rate, "cpu": cpu, "memory": memory}
     apikeys.check_limits(weight, limits)
     patterns = None if images is None else apikeys.check_patterns(images)
     profiles = None if networks is None else apikeys.check_networks(networks)
-    return Share(float(weight), concurrent, patterns, rate, cpu, memory, profiles)
+    return Share(float(weight), images=patterns, networks=profiles, **limits)
 
 
 def check_api_key(token: str, keys: Mapping[str, ApiKey], now: float) -> ApiKey:

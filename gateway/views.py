@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
-from gateway import reserving, sizing
+from gateway import conditions, reserving, sizing
+from gateway.model import Purpose
 from gateway.profiles import is_listed
 from sandman import names
 
@@ -66,6 +67,8 @@ def sandbox(instance: Instance, *, is_met: bool = False) -> dict[str, object]:
             "pod": instance.place.pod,
             "container": instance.place.container,
         }
+    if (told := conditions.shown(instance)) is not None:
+        shown[conditions.KEY] = told
     if instance.isolation is not None:
         shown["isolation"] = dict(instance.isolation)
     if instance.ending is not None:
@@ -194,6 +197,7 @@ def pool(spec: PoolSpec, instances: Iterable[Instance]) -> dict[str, object]:
         "network": spec.network,
         "networks": sorted(spec.networks),
         "node_class": spec.node_class,
+        "purpose": Purpose.EVAL.value if spec.evaluates else None,
         "broken": spec.broken.reason if spec.broken is not None and spec.stopped else None,
     }
 

@@ -8,7 +8,8 @@ import json
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway import sizing
-from gateway.model import DEFAULT_SHARE, NO_AMOUNTS, Share
+from gateway.fairness import Ticket
+from gateway.model import DEFAULT_SHARE, NO_AMOUNTS, Purpose, Share
 from gateway.quota import ONE
 from sandman import names
 
@@ -41,11 +42,30 @@ class Want:
     """It is for this reservation, and not for a caller."""
     network: str = names.NETWORK_NONE
     """Egress profile."""
+    waits_for_network: bool = False
+    """Whether it is handed over only when that is in force."""
 
     @property
     def deadline(self) -> float:
         """When the caller stops waiting, on the monotonic clock."""
         return self.arrived + self.request.wait_s
+
+    def ticket(self, number: int) -> Ticket:
+        """Its place in the queue."""
+        request = self.request
+        return Ticket(
+            number,
+            request.pool,
+            self.image,
+            tenant=self.tenant,
+            run=request.run or "",
+            purpose=request.purpose,
+            weight=self.share.weight,
+            gang=self.gang,
+            # A reservation does not live on what it, or another, has prepared.
+            prepared=self.prepared if self.reservation is None else "",
+            avoid=frozenset(request.avoid_nodes),
+        )
 
 
 class Waiting(NamedTuple):
@@ -113,5 +133,8 @@ def _agreed(request: SandboxRequest) -> dict[str, object]:
         "of_run": terms.of_run or None,
     }
     asked["owner"] = None if owner is None else owner.name
-    asked |= {"network": request.network, "network_wait": request.network_wait or None}
+    asked |= {"network": request.network, "network_wait": request.network_wait}
+    asked["avoid_nodes"] = list(request.avoid_nodes) or None
+    if request.purpose is not Purpose.EVAL:
+        asked["network_wait"] = request.network_wait or None
     return {name: value for name, value in asked.items() if value is not None}

@@ -4,8 +4,8 @@ A key is `smk_<key id>_<secret>`. What is kept of it is its SHA-256: the secret 
 is as good as a slow one, and an entry may stand in a repository that others read.
 
 An entry is JSON: `sha256` and `tenant`; optional `expires_at`, `previous` (`sha256` and `until`: the token before a
-rotation, which is good for a while yet), `weight`, `concurrent`, `rate`, `cpu`, `memory`, `images`, `networks`,
-`kubernetes`.
+rotation, which is good for a while yet), `weight`, `concurrent`, `eval_reserved`, `rate`, `cpu`, `memory`, `images`,
+`networks`, `kubernetes`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SECRET_BYTES = 32
 
 WEIGHT_LEAST, WEIGHT_MOST = 0.01, 100.0
 """Bounds of a weight: a tenant that gets a ten-thousandth of another's share is better served by a limit."""
-LIMITS = ("concurrent", "rate", "cpu", "memory")
+LIMITS = ("concurrent", "eval_reserved", "rate", "cpu", "memory")
 """Limits of a tenant, as an entry names them."""
 LIMIT_LEAST = 0.001
 """Least cores, and creations a second: one in a quarter of an hour."""
@@ -90,14 +90,19 @@ def check_limits(weight: object, limits: Mapping[str, object]) -> None:
 
     Raises:
         ValueError, TypeError: the weight is no number from `WEIGHT_LEAST` to `WEIGHT_MOST`, or a limit none that is
-            greater than 0 (whole where it counts sandboxes or bytes).
+            greater than 0 (whole where it counts sandboxes or bytes), or more is reserved of `concurrent` than there is.
     """
     if isinstance(weight, bool) or not WEIGHT_LEAST <= weight <= WEIGHT_MOST:  # type: ignore[operator]
         raise ValueError(f"a weight is a number from {WEIGHT_LEAST:g} to {WEIGHT_MOST:g}")
-    for name in ("concurrent", "memory"):
+    for name in ("concurrent", "eval_reserved", "memory"):
         count = limits.get(name)
         if count is not None and (type(count) is not int or count < 1):
             raise ValueError(f"{name} is a whole number, at least 1")
+    reserved, most = limits.get("eval_reserved"), limits.get("concurrent")
+    if reserved is not None and (most is None or reserved > most):  # type: ignore[operator]
+        raise ValueError(
+            "eval_reserved is a part of concurrent, which must be given and not be less"
+        )
     for name in ("rate", "cpu"):
         amount = limits.get(name)
         if amount is not None and (isinstance(amount, bool) or not LIMIT_LEAST <= amount < 1e9):  # type: ignore[operator]

@@ -76,7 +76,10 @@ SANDBOX = s.body({
     "owner": OWNER,
     "purpose": s.one_of((Purpose.TRAIN.value, Purpose.EVAL.value)),
     "network": s.text("name of an egress profile", pattern=LABEL),
-    "network_wait": s.flag("hand it over when that is in force"),
+    "network_wait": s.flag("hand it over when that is in force; an evaluation is, unless this is false"),
+    "avoid_nodes": s.listed(
+        s.text("name of a node"), "where it must not be", maxItems=parse.AVOID_MAX
+    ),
     "prepare": _PREPARE,
     "wait_s": s.seconds("for it to be ready", zero=True),
     "count": s.whole("how many; the answer is a stream then", 1, COUNT_MAX),

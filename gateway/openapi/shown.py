@@ -36,7 +36,19 @@ _SANDBOX = {
     "expires_at": s.maybe(s.moment("unless there is word of its caller before")),
     "lease": s.ref("Lease"),
 }
+CONDITIONS = s.answer({
+    "purpose": s.one_of(("eval",)),
+    "dedicated": s.flag("whether its pool is for evaluations alone"),
+    "floor": s.texts_by_name("cpu and memory that are set aside for it"),
+    "ceiling": s.texts_by_name("the most that it may use"),
+    "qos": s.maybe(s.text("QoS class of its pod; null: nobody says")),
+    "exclusive_cpus": s.maybe(s.flag("false: no kubelet would; null: its node's policy decides")),
+    "env": s.texts_by_name("variables of every command that its caller did not set himself"),
+    "network_acknowledged": s.flag("whether its egress profile was probed before it was handed over"),
+})  # fmt: skip
+
 _SOMETIMES = {
+    "conditions": s.ref("Conditions"),
     "attached": s.answer(
         {"namespace": s.text(), "pod": s.text(), "container": s.text()},
         about="of which workload it is",
@@ -109,6 +121,7 @@ POOL = s.answer({
     "network": s.text("egress profile of who names none"),
     "networks": s.listed(s.text(), "those that may be asked for besides"),
     "node_class": s.maybe(s.text()),
+    "purpose": s.maybe(s.one_of(("eval",))),
     "broken": s.maybe(s.text("why it was stopped")),
 })  # fmt: skip
 
@@ -198,6 +211,7 @@ OVERVIEW = s.answer({
         "weight": s.number(),
         "limits": s.answer({
             "concurrent": s.maybe(s.whole("sandboxes")),
+            "eval_reserved": s.maybe(s.whole("of those for evaluations alone")),
             "rate": s.maybe(s.number("new ones a second")),
             "cpu": s.maybe(s.number("cores")),
             "memory": s.maybe(s.whole("bytes")),
@@ -233,6 +247,7 @@ OVERVIEW = s.answer({
 SCHEMAS = {
     "Lease": LEASE,
     "Ended": ENDED,
+    "Conditions": CONDITIONS,
     "Sandbox": SANDBOX,
     "Ready": READY,
     "EndedSandbox": ENDED_SANDBOX,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gateway import sizing
 from gateway.leases import renewal as renewal_text
 from gateway.model import NO_AMOUNTS
+from gateway.provider import affinity
 from sandman import names
 
 if TYPE_CHECKING:
@@ -209,6 +210,8 @@ def cold_pod(spec: PoolSpec, name: str, assignment: Assignment) -> dict[str, Any
         for kind, values in bounds.items():
             resources[kind] = {**(resources.get(kind) or {}), **values}
         body["containers"][0]["resources"] = resources
+    if assignment.avoid_nodes:
+        body["affinity"] = affinity.away_from(body.get("affinity"), assignment.avoid_nodes)
     if assignment.reservation is None:
         body["activeDeadlineSeconds"] = _deadline(assignment, 0.0)
     owners = {} if assignment.owner is None else {"ownerReferences": [_reference(assignment.owner)]}

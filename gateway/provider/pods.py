@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from gateway import leases, sizing, steps
-from gateway.model import NO_BOUNDS, WAITING_STATES, Bounds, Broken, Instance, PoolSpec, Terms
+from gateway.model import (
+    NO_BOUNDS,
+    WAITING_STATES,
+    Bounds,
+    Broken,
+    Instance,
+    PoolSpec,
+    Purpose,
+    Terms,
+)
 from gateway.provider import endings
 from sandman import names
 from sandman.errors import SandmanError
@@ -82,6 +91,7 @@ def instance(pod: Pod) -> Instance:
         actual=_actual(main),
         resize=_resize(pod),
         hold=_hold(pod),
+        qos=pod.status.qos_class,
         running=main is not None and main.state is not None and main.state.running is not None,
         deleting=meta.deletion_timestamp is not None,
         waiting=_waiting(pod, main),
@@ -114,6 +124,7 @@ def pool(deployment: Deployment) -> PoolSpec | None:
         resize=meta.annotation(names.ANNOTATION_POOL_RESIZE) == "true",
         node_class=_node_class(deployment),
         choose=meta.annotation(names.ANNOTATION_POOL_CHOOSE) == "true",
+        evaluates=meta.annotation(names.ANNOTATION_POOL_PURPOSE) == Purpose.EVAL,
         deployment=meta.name,
         uid=meta.uid,
         broken=broken,

@@ -8,6 +8,7 @@ from starlette.routing import Route
 
 from gateway import policy, views
 from gateway.routes.context import Json
+from sandman import apikeys
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -55,7 +56,7 @@ class OverviewRoutes:
         waits = [one.waited_s for one in mine]
         both = (context.roster.registry, context.attacher.attached.registry)
         held = [one for registry in both for one in registry.of_tenant(principal.tenant)]
-        limits = {name: getattr(share, name) for name in ("concurrent", "rate", "cpu", "memory")}
+        limits = {name: getattr(share, name) for name in apikeys.LIMITS}
         return {
             "name": principal.tenant,
             "key": principal.key_id,

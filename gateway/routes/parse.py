@@ -28,6 +28,8 @@ USER_MAX = 256
 """Characters of a user's name, the most that Linux takes."""
 SPAN_LEAST_S = 5.0
 """Seconds of a `ttl_s` or `idle_s` at least: that is how often leases are looked at."""
+AVOID_MAX = 16
+"""Nodes that a request may name to be kept from: it is there for tries that are made again, of which there are few."""
 RUN_TTL_S = 300.0
 """Seconds of a run's lease whose caller names none: a trainer may be held up for minutes, and the sandboxes of
 a dead one should not stay for many."""
@@ -76,10 +78,23 @@ def sandbox_request(body: Mapping[str, object], settings: Settings) -> SandboxRe
         terms=terms,
         owner=_owner(reader.inner("owner")),
         network=network(reader.raw("network")),
-        network_wait=reader.flag("network_wait"),
+        network_wait=reader.flag("network_wait") if reader.has("network_wait") else None,
+        avoid_nodes=_nodes(reader.raw("avoid_nodes")),
     )
     reader.finish()
     return request
+
+
+def _nodes(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not (isinstance(value, list) and len(value) <= AVOID_MAX) or not all(
+        isinstance(one, str) and _POD_NAME.fullmatch(one) for one in value
+    ):
+        raise BadRequestError(
+            f"avoid_nodes must be a list of {AVOID_MAX} names of nodes at most", field="avoid_nodes"
+        )
+    return tuple(sorted(set(value)))
 
 
 def network(value: object) -> str | None:

@@ -41,7 +41,7 @@ class SandboxOptions(TypedDict, total=False):
     its node. `env`, `workdir`, `user`: for every command. `run`: name of the run, which can be listed and
     released as a whole.
     `labels`: yours, returned as given. `purpose`: "train", or "eval", which comes before the tenant's
-    "train" requests that wait. `prepare`: steps that are done in it before you get it, each one of
+    "train" requests that wait and runs under fixed conditions (docs/evaluation.md). `prepare`: steps that are done in it before you get it, each one of
     `{"exec": {…}}`, `{"file": {"path", "content", "mode", "user"}}`, `{"archive": {"path", "tar", "user"}}`.
 
     `ttl_s`: how many seconds it outlives this process (300): the client sends heartbeats while it lives, for all
@@ -50,7 +50,8 @@ class SandboxOptions(TypedDict, total=False):
     without a call or a running command. `max_s`: the most seconds it may live (4 hours). All count from ready.
     `owner`: name of a Job in the sandboxes' namespace, with which it goes. `network`: egress profile, of those that
     the pool allows; without it the pool's own. `network_wait`: you get it only when a probe has shown that its
-    profile is in force.
+    profile is in force; an evaluation is, unless this is False. `avoid_nodes`: names of nodes that it must not be on
+    (16 at most), while there are others that take pods.
 
     `wait_s`: the most seconds to wait for it, retries included (60). `idempotency_key`: calls with
     one key get one sandbox; one is made for each call that has none.
@@ -74,6 +75,7 @@ class SandboxOptions(TypedDict, total=False):
     owner: str | None
     network: str | None
     network_wait: bool
+    avoid_nodes: Sequence[str]
     wait_s: float
     idempotency_key: str | None
 

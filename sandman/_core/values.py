@@ -60,7 +60,8 @@ class SandboxInfo(_Told):
     `timings` are in milliseconds. `expires_at`: when it ends unless it is renewed; `lease` holds `ttl_s`, `idle_s`,
     `max_s` and whether it is the `run`'s. `isolation`: of local mode alone, how it is kept apart from the machine:
     of `files`, `processes`, `users`, `network`, `cpu`, `memory` and `kernel` a text that begins with `own`, `read-only`, `mapped`,
-    `limited` or `shared`.
+    `limited` or `shared`. `conditions`: of an evaluation alone, `floor` and `ceiling` of its resources, `qos`,
+    `exclusive_cpus`, `env` that was set for it, `dedicated` and `network_acknowledged`.
     """
 
     id: str
@@ -82,6 +83,7 @@ class SandboxInfo(_Told):
     token: str | None = dataclasses.field(default=None, repr=False)
     timings: Mapping[str, float] = dataclasses.field(default_factory=dict)
     isolation: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    conditions: Mapping[str, object] | None = None
     ended: Mapping[str, object] | None = None
 
 
@@ -102,7 +104,7 @@ class PoolInfo(_Told):
 
     `swap`: whether a placeholder's image may be changed in place. `resources`: the most that its sandboxes
     may use; where `resize` is true they may be given more or less. `node_class`: of the nodes that they are on.
-    `broken`: why it was stopped, when it was.
+    `purpose`: "eval" where it is for evaluations alone. `broken`: why it was stopped, when it was.
     """
 
     name: str
@@ -116,6 +118,7 @@ class PoolInfo(_Told):
     resources: Mapping[str, str] = dataclasses.field(default_factory=dict)
     resize: bool = False
     node_class: str | None = None
+    purpose: str | None = None
     broken: str | None = None
 
 
@@ -124,7 +127,7 @@ class OverviewInfo:
     """How a tenant stands: `sandboxes` that it has, requests `waiting` for one, `oldest_s` seconds the first of them.
 
     `requests` are those that wait longest, each with `pool`, `image`, `run` and `waited_s`. `weight` is its share
-    against other tenants, `limits` are `concurrent`, `rate`, `cpu` and `memory`; None is no limit. `queue`: requests of
+    against other tenants, `limits` are `concurrent`, `eval_reserved`, `rate`, `cpu` and `memory`; None is no limit. `queue`: requests of
     all tenants together, `waiting`, `claiming` and `cold`.
     """
 

@@ -33,6 +33,7 @@ class SandboxSpec(BaseModel):
     run: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)
     purpose: Literal["train", "eval"] | None = None
+    avoid_nodes: list[str] = Field(default_factory=list)
     ttl_s: float | None = None
     idle_s: float | None = None
     max_s: float | None = None

@@ -30,6 +30,7 @@ COLUMNS = (
     "expires_at",
     "weight",
     "concurrent",
+    "eval_reserved",
     "rate",
     "cpu",
     "memory",
@@ -73,6 +74,7 @@ def asked() -> Iterator[None]:
 @click.option("--tenant", required=True, help="Whose sandboxes it makes.")
 @click.option("--weight", type=float, default=1.0, help="Share against other tenants that wait.")
 @click.option("--concurrent", type=int, help="Most sandboxes of the tenant at once.")
+@click.option("--eval-reserved", type=int, help="So many of these for evaluations alone.")
 @click.option("--rate", type=float, help="Most sandboxes made in a second, on average.")
 @click.option("--cpu", type=float, help="Most cores at once, as its pods request them.")
 @click.option("--memory", type=Memory(), metavar="SIZE", help="Most memory at once, as 512Gi.")

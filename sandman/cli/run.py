@@ -35,9 +35,15 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Begin when a probe has shown that the profile is in force.",
 )
+@click.option(
+    "--avoid-node", "avoid_nodes", multiple=True, metavar="NODE", help="Not on this node."
+)
 @click.option("--run", "run_name", metavar="RUN", help="Name of the run that it belongs to.")
 @click.option(
-    "--eval", "is_eval", is_flag=True, help="For an evaluation: before your rollouts that wait."
+    "--eval",
+    "is_eval",
+    is_flag=True,
+    help="For an evaluation: under its conditions, and before your rollouts.",
 )
 @click.option(
     "--wait",
@@ -112,6 +118,8 @@ def _options(given: dict[str, Any]) -> SandboxOptions:
     }
     if given["network_wait"]:
         options["network_wait"] = True
+    if given["avoid_nodes"]:
+        options["avoid_nodes"] = list(given["avoid_nodes"])
     if given["is_eval"]:
         options["purpose"] = "eval"
     return options

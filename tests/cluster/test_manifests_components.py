@@ -40,6 +40,7 @@ def test_components_build(bed: Bed, chosen: list[str], tmp_path: Path) -> None:
             one[::2] for one in keys if one[1] == "sandman-sandboxes"
         } - {
             ("NetworkPolicy", "sandman-network-model"),
+            ("Deployment", "sandman-pool-eval"),
             ("Deployment", "sandman-pool-gvisor"),
             ("Deployment", "sandman-pool-kata"),
         }

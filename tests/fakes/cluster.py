@@ -65,6 +65,8 @@ class FakeCluster(Daemons):
         self.claims: dict[str, str] = {}
         self.leases: dict[str, list[wire.LeaseTerms | None]] = {}
         """What each daemon was told, by uid."""
+        self.told_env: dict[str, tuple[tuple[str, str], ...]] = {}
+        """The variables that its daemon was told, by uid."""
         self.up_at: dict[str, float] = {}
         self.bad_images: dict[str, str] = {}
         self.calls: list[tuple[str, str, str, bytes]] = []

@@ -61,6 +61,7 @@ class Daemons:
             raise BadRequestError("unknown field lease", field="lease")
         assert self.claims.setdefault(instance.uid, claim.claim_id) == claim.claim_id
         self.leases.setdefault(instance.uid, []).append(claim.lease)
+        self.told_env[instance.uid] = claim.env
         return wire.Info(boot, self.version, claim.claim_id)
 
     @contextlib.asynccontextmanager

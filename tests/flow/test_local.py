@@ -115,6 +115,18 @@ async def test_an_archive_is_an_image_with_its_layers_and_variables(bed):
         await bed.sandman.create(image="broken")
 
 
+async def test_an_evaluation_has_its_environment_and_is_told_that_nobody_controls_it(bed):
+    async with bed.sandman.sandbox(image="bare:1", purpose="eval") as box:
+        told = await box.run("echo $TZ $LC_ALL $PYTHONHASHSEED")
+        assert told.stdout_text == "UTC C.UTF-8 0\n"
+        found = box.info.conditions
+        assert (found["dedicated"], found["network_acknowledged"], found["qos"]) == (
+            False,
+            False,
+            None,
+        )
+
+
 async def test_the_machines_own_root_is_read_only_and_its_homes_are_hidden(bed, tmp_path):
     (tmp_path / "secret").write_text("x")
     async with bed.sandman.sandbox(image="host") as box:

@@ -18,6 +18,7 @@ from gateway import profiles, sizing
 from gateway.choice import DEFAULT_POOL
 from gateway.config import PREFIX as GATEWAY_PREFIX
 from gateway.config import Settings
+from gateway.model import Purpose
 from sandman import names
 from sandman.version import __version__
 from webhook.config import PREFIX as WEBHOOK_PREFIX
@@ -60,7 +61,10 @@ def get(kind: str, name: str) -> dict[str, Any]:
 DEPLOYMENTS = of_kind("Deployment")
 POOLS = [one for one in DEPLOYMENTS if names.LABEL_POOL in one.value["metadata"]["labels"]]
 SERVICES = [one for one in DEPLOYMENTS if one not in POOLS]
-OTHER_RUNTIMES = [one for one in POOLS if "components" in one.file.parts]
+EVALUATIONS = [
+    one for one in POOLS if names.ANNOTATION_POOL_PURPOSE in one.value["metadata"]["annotations"]
+]
+OTHER_RUNTIMES = [one for one in POOLS if "components" in one.file.parts and one not in EVALUATIONS]
 """Pools that name a runtime class; nobody has shown that an image can be mounted, or a pod resized, there."""
 
 
@@ -73,7 +77,8 @@ def container(deployment: Manifest) -> dict[str, Any]:
 
 
 def test_objects_are_found() -> None:
-    assert len(POOLS) == 5
+    assert len(POOLS) == 6
+    assert len(EVALUATIONS) == 1
     assert {one.value["metadata"]["name"] for one in SERVICES} == {
         "sandman-gateway",
         "sandman-webhook",
@@ -249,8 +254,25 @@ def test_resources_are_bounded(one: Manifest) -> None:
     resources = container(one)["resources"]
     assert {"cpu", "memory"} <= set(resources["requests"])
     assert "memory" in resources["limits"]
+    if one in EVALUATIONS:
+        return
     # Burstable, so that a later resize may change either without changing the QoS class.
     assert resources["requests"] != resources["limits"]
+
+
+@pytest.mark.parametrize("one", EVALUATIONS, ids=str)
+def test_a_pool_for_evaluations_gives_all_that_it_promises(one: Manifest) -> None:
+    """Guaranteed, with whole cpus: without either no kubelet gives exclusive ones."""
+    resources = container(one)["resources"]
+    assert resources["requests"] == resources["limits"]
+    bounds = sizing.of_template(one.value["spec"]["template"])
+    assert bounds.limits.cpu is not None
+    assert bounds.limits.cpu % 1000 == 0
+    assert bounds.limits.memory is not None
+    annotations = one.value["metadata"]["annotations"]
+    assert annotations[names.ANNOTATION_POOL_PURPOSE] == Purpose.EVAL
+    assert annotations[names.ANNOTATION_POOL_CHOOSE] == "true"
+    assert one.value["spec"]["template"]["spec"]["hostname"] == "sandbox"
 
 
 @pytest.mark.parametrize("one", SERVICES, ids=str)
@@ -317,7 +339,8 @@ def test_pool_pods_hold_no_credentials_and_end_at_once(one: Manifest) -> None:
     assert pod["terminationGracePeriodSeconds"] == 1
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert not {"hostNetwork", "hostPID", "hostIPC", "serviceAccountName"} & set(pod)
-    if not one.value["metadata"]["name"].endswith("-root") and one not in OTHER_RUNTIMES:
+    is_root = one.value["metadata"]["name"].endswith("-root")
+    if not is_root and one not in OTHER_RUNTIMES + EVALUATIONS:
         assert pod["securityContext"]["runAsNonRoot"] is True
         security = container(one)["securityContext"]
         assert security["allowPrivilegeEscalation"] is False
@@ -494,8 +517,10 @@ def test_pools_whose_sandboxes_are_resized_keep_their_qos_class(one: Manifest) -
     assert None not in (*bounds.requests, *bounds.limits)
     # A policy of RestartContainer would start the daemon anew, and Never forbids it.
     assert "resizePolicy" not in container(one)
-    is_default = one.value["metadata"]["name"] == f"sandman-pool-{DEFAULT_POOL}"
-    assert annotations.get(names.ANNOTATION_POOL_CHOOSE) == ("true" if is_default else None)
+    is_offered = (
+        one in EVALUATIONS or one.value["metadata"]["name"] == f"sandman-pool-{DEFAULT_POOL}"
+    )
+    assert annotations.get(names.ANNOTATION_POOL_CHOOSE) == ("true" if is_offered else None)
 
 
 # --- locks --------------------------------------------------------------------------------------

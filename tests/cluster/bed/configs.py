@@ -103,6 +103,10 @@ def _kubelet_limits() -> dict[str, object]:
         "maxPods": 500,
         "podPidsLimit": 4096,
         "serializeImagePulls": False,
+        # A pod of class Guaranteed with whole cpus has them alone; what is reserved, rounded up to a whole one, is for
+        # all others.
+        "cpuManagerPolicy": "static",
+        "kubeReserved": {"cpu": "100m"},
         # The disk is shared: neither may its fill evict pods, nor the kubelet throw away images that tests rely on.
         "evictionHard": {
             "memory.available": "100Mi",

@@ -24,7 +24,7 @@ def bed(tmp_path, monkeypatch) -> Bed:
 
 def test_a_key_that_was_made_is_taken_with_all_that_it_was_made_with(bed):
     said = bed.run(
-        "keys", "new", "ci", "--tenant", "acme", "--weight", "3", "--concurrent", "8",
+        "keys", "new", "ci", "--tenant", "acme", "--weight", "3", "--concurrent", "8", "--eval-reserved", "3",
         "--rate", "0.5", "--cpu", "64", "--memory", "1Ti", "--images", "r.example/**",
         "--images", "debian", "--kubernetes-user", "alice", "--kubernetes-group", "dev",
         "--networks", "open", "--networks", "model",
@@ -33,7 +33,7 @@ def test_a_key_that_was_made_is_taken_with_all_that_it_was_made_with(bed):
     found = bed.who(token)
     assert (found.tenant, found.key_id) == ("acme", "ci")
     assert found.share == Share(
-        3.0, 8, ("r.example/**", "debian"), 0.5, 64, 2**40, ("open", "model")
+        3.0, 8, ("r.example/**", "debian"), 0.5, 64, 2**40, ("open", "model"), 3
     )  # fmt: skip
     assert found.identity == Identity("alice", ("dev",))
     assert "within seconds" in said.err

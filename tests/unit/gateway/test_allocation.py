@@ -290,3 +290,55 @@ class AnyOrder(RuleBasedStateMachine):
 
 AnyOrder.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 TestAnyOrder = pytest.mark.timeout(120)(AnyOrder.TestCase)  # seconds of nothing but computing
+
+
+def test_pools_for_evaluations_have_claims_and_new_pods_of_their_own():
+    """An eighth, one at least, beyond what rollouts can have in hand."""
+    a = allocation(claims_max=4, cold_max=2)
+    a.evaluating.add("eval")
+    for number in range(1, 7):
+        a.offer(slot(f"root-{number}"))
+        a.arrive(Ticket(number, "root", TASK))
+    assert len(a.assign()) == 4
+    for number in (11, 12):
+        a.offer(slot(f"eval-{number}", pool="eval"))
+        a.arrive(Ticket(number, "eval", TASK))
+    assert [order.ticket.number for order in a.assign()] == [11]
+    assert not a.assign()
+    # The same where pods must be made; and none where none may be.
+    b = allocation(claims_max=4, cold_max=2)
+    b.evaluating.add("eval")
+    for number in range(1, 5):
+        b.arrive(Ticket(number, "root", TASK))
+    assert len(b.assign()) == 2
+    for number in (11, 12):
+        b.arrive(Ticket(number, "eval", TASK))
+    assert [order.ticket.number for order in b.assign()] == [11]
+    c = allocation(cold_max=0)
+    c.evaluating.add("eval")
+    c.arrive(Ticket(1, "eval", TASK))
+    assert not c.assign()
+
+
+def test_nodes_that_a_request_avoids_serve_others():
+    a = allocation(cold_max=0)
+    away = frozenset({"n1"})
+    a.offer(slot("warm", image=TASK, node="n1"))
+    a.offer(slot("swap", node="n1"))
+    a.offer(Slot("ready", "root", BASE, "n1", True, prepared="p"))
+    a.arrive(Ticket(1, "root", TASK, prepared="p", avoid=away))
+    assert not a.assign()
+    a.arrive(Ticket(2, "root", TASK))
+    [order] = a.assign()
+    assert (order.ticket.number, order.slot.uid) == (2, "warm")
+    a.offer(slot("other", node="n2"))
+    [order] = a.assign()
+    assert (order.ticket.number, order.slot.uid) == (1, "other")
+
+
+def test_where_only_nodes_to_be_avoided_have_placeholders_a_pod_is_made():
+    a = allocation()
+    a.offer(slot("swap", node="n1"))
+    a.arrive(Ticket(1, "root", TASK, avoid=frozenset({"n1"})))
+    [order] = a.assign()
+    assert (order.tier, order.slot) == (Tier.COLD, None)

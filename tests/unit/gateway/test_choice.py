@@ -6,7 +6,7 @@ import pytest
 
 from gateway import choice
 from gateway.choice import Asked
-from gateway.model import Amounts, Bounds, PoolSpec, SandboxRequest, Share
+from gateway.model import Amounts, Bounds, PoolSpec, Purpose, SandboxRequest, Share
 from sandman.errors import BadRequestError, NetworkDeniedError
 
 GI = 1024**3
@@ -189,3 +189,45 @@ def test_the_egress_profile_that_a_sandbox_gets(name, spec, share, network):
 def test_what_it_does_not_get(name, spec, share):
     with pytest.raises(NetworkDeniedError):
         choice.network_of(name, spec, share)
+
+
+EVAL, AHEAD = Purpose.EVAL, Purpose.AHEAD
+JUDGED = pools(pool("root", 2000, 4), pool("eval", 1000, 2, evaluates=True))
+
+
+def test_an_evaluation_gets_a_pool_of_its_own_where_one_fits():
+    assert choice.choose(asked(purpose=EVAL), JUDGED).name == "eval"
+    # Also where another runs the image, is smaller, or needs no resize.
+    small = pool("small", 500, 1, image="task")
+    growing = pool("eval", 1000, 2, evaluates=True, resize=True)
+    assert choice.choose(asked(1500, image="task", purpose=EVAL), pools(small, growing)) == growing
+    # What it cannot give, another gives: the sandbox tells that it is not controlled.
+    assert choice.choose(asked(2000, purpose=EVAL), JUDGED).name == "root"
+    gone = pools(JUDGED["root"], pool("eval", 1000, 2, evaluates=True, stopped=True))
+    assert choice.choose(asked(purpose=EVAL), gone).name == "root"
+    hidden = pools(JUDGED["root"], pool("eval", 1000, 2, evaluates=True, choose=False))
+    assert choice.choose(asked(purpose=EVAL), hidden).name == "root"
+
+
+def test_nothing_else_gets_one():
+    assert choice.choose(asked(500), JUDGED).name == "root"
+    assert choice.choose(asked(purpose=AHEAD), JUDGED).name == "root"
+    with pytest.raises(BadRequestError, match="no pool can give this") as caught:
+        choice.choose(asked(3000), JUDGED)
+    assert "pool eval" not in caught.value.detail
+    alone = pools(pool("root", 1000, 2, evaluates=True))
+    for purpose in (Purpose.TRAIN, AHEAD):
+        with pytest.raises(BadRequestError, match="no pool 'root'"):
+            choice.choose(asked(purpose=purpose), alone)
+
+
+def test_who_names_one_must_mean_it():
+    with pytest.raises(BadRequestError, match="pool eval is for evaluations") as caught:
+        choice.pool_of(request(pool="eval", names_pool=True), JUDGED)
+    assert caught.value.field == "pool"
+    for purpose in (EVAL, AHEAD):
+        named = request(pool="eval", names_pool=True, purpose=purpose)
+        assert choice.pool_of(named, JUDGED).name == "eval"
+    # And one who names another gets that.
+    named = request(names_pool=True, purpose=EVAL)
+    assert choice.pool_of(named, JUDGED).name == "root"

@@ -205,6 +205,7 @@ ENDING = model.Ending("died", "it died", at=1.0)
 INSTANCE = model.Instance(
     namespace="n", name="p", uid="0123456789", version="1", pool="root", state="leased", image="x",
     tier="attached", place=model.Place("p", "c", 1, "b"), isolation={"cpu": "shared"}, ending=ENDING,
+    request={"conditions": {}},
 )  # fmt: skip
 RESERVATION = reserving.Reservation(
     id="1", tenant="acme", key_id="k", image="x", pool="root", count=1, until=2.0, created_at=1.0
@@ -231,6 +232,7 @@ ANSWERS = {
     "Ready": views.ready(READY, "t"),
     "EndedSandbox": views.ended(Ended("a", "acme", "r", ENDING)),
     "Ended": views.sandbox(INSTANCE)["ended"],
+    "Conditions": views.sandbox(INSTANCE)["conditions"],
     "Lease": views.sandbox(INSTANCE)["lease"],
     "Queued": views.queued(Queued("1", True, 1, 1.0, errors.ImagePullError("x"))),
     "Pool": views.pool(SPEC, []),

@@ -165,7 +165,26 @@ def test_an_egress_profile_is_a_name():
     request = parse.sandbox_request({"network": "open", "network_wait": True}, SETTINGS)
     assert (request.network, request.network_wait) == ("open", True)
     request = parse.sandbox_request({}, SETTINGS)
-    assert (request.network, request.network_wait) == (None, False)
+    assert (request.network, request.network_wait) == (None, None)
+    # An evaluation waits, unless its caller says this.
+    request = parse.sandbox_request({"network_wait": False}, SETTINGS)
+    assert request.network_wait is False
+
+
+def test_nodes_to_be_avoided_are_names_of_nodes():
+    asked = {"avoid_nodes": ["node-2", "node-1.example", "node-2"]}
+    request = parse.sandbox_request(asked, SETTINGS)
+    assert request.avoid_nodes == ("node-1.example", "node-2")
+    assert parse.sandbox_request({}, SETTINGS).avoid_nodes == ()
+
+
+@pytest.mark.parametrize(
+    "nodes", ["node-1", {"a": 1}, [1], ["Node"], ["a b"], [""], [f"n{i}" for i in range(17)]]
+)
+def test_what_is_no_list_of_nodes_is_refused(nodes):
+    with pytest.raises(BadRequestError, match="16 names of nodes") as caught:
+        parse.sandbox_request({"avoid_nodes": nodes}, SETTINGS)
+    assert caught.value.field == "avoid_nodes"
 
 
 @pytest.mark.parametrize("rules", [{"allow": ["packages.example:443"]}, ["10.0.0.0/8"], {}, []])

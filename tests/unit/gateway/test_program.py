@@ -110,11 +110,25 @@ def test_a_key_that_cannot_be_is_refused(capsys, arguments, words):
 
 
 def test_limits_of_a_tenant_are_put_into_its_key(capsys):
-    arguments = ["--concurrent", "8", "--rate", "2.5", "--cpu", "16", "--memory", "64Gi"]
+    arguments = [
+        "--concurrent",
+        "8",
+        "--eval-reserved",
+        "2",
+        "--rate",
+        "2.5",
+        "--cpu",
+        "16",
+        "--memory",
+        "64Gi",
+    ]
     assert program.main(["make-key", "k", "--tenant", "t", *arguments]) == 0
     patch = json.loads(capsys.readouterr().out.rsplit("-p '", 1)[1].strip().strip("'"))
     keys, bad = tokens.parse_api_keys({"k": base64.b64decode(patch["data"]["k"])})
-    assert (keys["k"].share, bad) == (Share(1.0, 8, rate=2.5, cpu=16.0, memory=64 * 2**30), [])
+    assert (keys["k"].share, bad) == (
+        Share(1.0, 8, rate=2.5, cpu=16.0, memory=64 * 2**30, eval_reserved=2),
+        [],
+    )
 
 
 def test_an_amount_of_memory_that_is_none_is_refused(capsys):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import trio
 
-from gateway.model import Ending, Share
-from sandman.errors import QuotaError
+from gateway import quota
+from gateway.config import Settings
+from gateway.model import Ending, Purpose, Share
+from sandman.errors import CapacityError, QuotaError
 from tests.fakes.cluster import BASE, FakeCluster
 from tests.unit.gateway.test_pool import running, settle, want
 
@@ -79,3 +81,77 @@ async def test_the_same_key_again_is_no_second_sandbox(autojump_clock):
         first = await pool.allocate("acme", want(), "k", share=only)
         again = await pool.allocate("acme", want(), "k", share=only)
         assert again.instance.id == first.instance.id
+
+
+HELD = Share(concurrent=4, eval_reserved=2)
+
+
+async def test_rollouts_never_take_what_is_held_for_evaluations(autojump_clock):
+    cluster = FakeCluster()
+    for _ in range(8):
+        cluster.placeholder()
+    async with running(cluster) as pool:
+        rollout, evaluation = want(), want(purpose=Purpose.EVAL, network_wait=False)
+        for _ in range(2):
+            first = await pool.allocate("acme", rollout, None, share=HELD)
+        with pytest.raises(QuotaError, match="2 sandboxes beside the 2 held for eval") as caught:
+            await pool.allocate("acme", rollout, None, share=HELD)
+        assert (caught.value.retryable, caught.value.facts["used"]) == (True, 2)
+        for _ in range(2):
+            await pool.allocate("acme", evaluation, None, share=HELD)
+        with pytest.raises(QuotaError, match="4 sandboxes at once"):
+            await pool.allocate("acme", evaluation, None, share=HELD)
+        # What a rollout gives up, an evaluation may have; not the other way round.
+        cluster.remove(first.instance.uid, Ending("released", "its caller let go"))
+        await settle()
+        made = await pool.allocate("acme", evaluation, None, share=HELD)
+        cluster.remove(made.instance.uid, Ending("released", "its caller let go"))
+        await settle()
+        await pool.allocate("acme", rollout, None, share=HELD)
+        with pytest.raises(QuotaError):
+            await pool.allocate("acme", rollout, None, share=HELD)
+
+
+async def test_rollouts_that_are_asked_for_at_once_count_too(autojump_clock):
+    cluster = FakeCluster()
+    refused = []
+    async with running(cluster) as pool, trio.open_nursery() as nursery:
+
+        async def one() -> None:
+            try:
+                await pool.allocate("acme", want(), None, share=HELD)
+            except QuotaError as error:
+                refused.append(error)
+
+        for _ in range(5):
+            nursery.start_soon(one)
+        await settle()
+        assert len(refused) == 3
+    assert pool._admission._rollouts["acme"] == 0
+
+
+def test_more_than_could_ever_be_is_not_asked_for_again():
+    with pytest.raises(QuotaError) as caught:
+        quota.check_rollouts(HELD, 0, 3)
+    assert not caught.value.retryable
+    quota.check_rollouts(HELD, 0, 2)
+    quota.check_rollouts(Share(concurrent=1), 0, 3)
+    quota.check_rollouts(Share(eval_reserved=1), 0, 3)
+
+
+async def test_a_queue_full_of_rollouts_has_places_for_evaluations(autojump_clock):
+    cluster = FakeCluster()
+    limits = Settings(queue_max=2, cold_max=0)
+    async with running(cluster, limits) as pool, trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(pool.allocate, "acme", want(), None)
+        await settle()
+        with pytest.raises(CapacityError, match="the queue is full"):
+            await pool.allocate("acme", want(), None)
+        nursery.start_soon(pool.allocate, "acme", want(purpose=Purpose.EVAL), None)
+        await settle()
+        assert len(pool.waiting()) == 3
+        with pytest.raises(CapacityError, match="the queue is full") as caught:
+            await pool.allocate("acme", want(purpose=Purpose.EVAL), None)
+        assert caught.value.facts["limit"] == 3
+        nursery.cancel_scope.cancel()

@@ -258,3 +258,16 @@ async def test_a_node_that_is_gone_is_remembered_only_while_pods_of_it_are_there
     one.apply(Gone("u2", Ending("deleted", "x")))
     assert one.lost_nodes.keys() == {"n2"}
     assert one.allocation.images.holders("task:1") == ()
+
+
+def test_nodes_can_be_avoided_while_others_take_pods():
+    roster = Roster(Registry(keep_ended=1), Allocation(cold_max=1, claims_max=1))
+    # Nobody knows of any node: whoever names one knows more.
+    assert roster.avoidable(("n1",)) == ("n1",)
+    roster.apply(NodeSeen("n1", closed=False, images=()))
+    assert roster.avoidable(("n1",)) == ()
+    roster.apply(NodeSeen("n2", closed=True, images=()))
+    assert roster.avoidable(("n1",)) == ()
+    roster.apply(NodeSeen("n2", closed=False, images=()))
+    assert roster.avoidable(("n1", "n3")) == ("n1", "n3")
+    assert roster.avoidable(("n1", "n2")) == ()
