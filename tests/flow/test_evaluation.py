@@ -22,26 +22,15 @@ from sandman.evaluation.inputs import TaskListError
 from sandman.sync import Client as SyncClient
 from tests.fakes.cluster import TASK
 from tests.flow.local_mode import Gateway, running
-from tests.tasks import catalog, fetch
+from tests.tasks import catalog, fetch, small
 from tests.tasks.rows import RealRow
+from tests.tasks.small import END, RESULT, SMALL, START, TOP
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
 # Whole programs start here, and on a busy machine that takes its time.
 pytestmark = pytest.mark.timeout(180)
-
-TOP = "/tmp/testbed"
-START, END = ": '>>>>> Start Test Output'", ": '>>>>> End Test Output'"
-RESULT = "cat result"
-"""The test of small rows: what it prints is in the repository, and patches change it."""
-GOOD = """\
---- a/result
-+++ b/result
-@@ -1 +1 @@
--FAILED t
-+PASSED t
-"""
 
 
 @pytest.fixture(scope="module")
@@ -62,24 +51,8 @@ def no_pauses(monkeypatch) -> None:
     monkeypatch.setattr(trial, "LONGEST_PAUSE_S", 0.01)
 
 
-def row(*script: str, name: str = "small", **changes: object) -> dict[str, Any]:
-    return {
-        "instance_id": name, "image": TASK, "log_parser": "parse_log_pytest", "patch": GOOD,
-        "eval_script": "\n".join(script or (START, RESULT, END)),
-        "FAIL_TO_PASS": ["t"], "PASS_TO_PASS": [],
-    } | changes  # fmt: skip
-
-
-SMALL: dict[str, Any] = {
-    "workdir": TOP,
-    "sandbox": {
-        "prepare": [
-            {"file": {"path": f"{TOP}/result", "content": "FAILED t\n"}},
-            {"exec": {"shell": "git init -q . && git add -A && git -c user.name=a -c user.email=a@b.test commit -qm a",
-                      "cwd": TOP}},
-        ]
-    },
-}  # fmt: skip
+def row(*script: str, **changes: object) -> dict[str, Any]:
+    return small.row(TASK, *script, **changes)
 
 
 def patches(*texts: str, name: str = "small") -> list[dict[str, str]]:
