@@ -4,7 +4,7 @@ Images of tasks hold whole clones: the fix is in them, and agents have read it t
 hash). What goes: branches but HEAD's own, tags that lead beyond HEAD, remotes, notes, stashes, replacements, reflogs, other work trees,
 FETCH_HEAD and its like, alternates, kept packs, the commit graph, and every object that neither HEAD nor the index needs; of submodules
 and of repositories inside the tree as well. Tags of the past stay: versions are made of them. Then it is looked whether any commit is
-left that is no ancestor of HEAD.
+left that is no ancestor of HEAD. A partial clone, whose objects are elsewhere, is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRUSTED = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_C
 
 SCRIPT = r"""
 set -eu
-export LC_ALL=C GIT_OPTIONAL_LOCKS=0
+export LC_ALL=C GIT_OPTIONAL_LOCKS=0 GIT_NO_REPLACE_OBJECTS=1
 top=$1; shift
 cd "$top"
 git rev-parse --is-inside-work-tree >/dev/null
@@ -37,7 +37,7 @@ scrub() { # in $GIT_DIR
     own=$(git symbolic-ref -q HEAD || echo none)
     born=$(git log -1 --format=%ct "$head")
     for one in $(git remote); do git remote remove "$one"; done
-    rm -rf "$GIT_DIR/worktrees" "$GIT_DIR/logs" "$GIT_DIR/rr-cache" "$GIT_DIR/lost-found" "$GIT_DIR/refs/bisect" \
+    rm -rf "$GIT_DIR/worktrees" "$GIT_DIR/logs" "$GIT_DIR/rr-cache" "$GIT_DIR/lost-found" "$GIT_DIR/refs/bisect" "$GIT_DIR/refs/remotes" \
         "$GIT_DIR/sequencer" "$GIT_DIR/rebase-merge" "$GIT_DIR/rebase-apply"
     for one in FETCH_HEAD ORIG_HEAD MERGE_HEAD CHERRY_PICK_HEAD REVERT_HEAD REBASE_HEAD AUTO_MERGE COMMIT_EDITMSG MERGE_MSG SQUASH_MSG \
         BISECT_LOG BISECT_START BISECT_EXPECTED_REV objects/info/commit-graph; do
