@@ -64,7 +64,7 @@ class Job:
 def _name(text: str) -> str:
     """A directory's name for a text that anybody may have written; two texts do not have the same."""
     plain = re.sub(r"[^A-Za-z0-9._=+-]", "_", text.replace("/", "__"))[:MOST_NAME].lstrip(".")
-    if plain == text:
+    if plain and plain == text:
         return plain
     return f"{plain}-{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:8]}"
 

@@ -20,7 +20,9 @@ from sandman.client import Client
 from sandman.evaluation import trial
 from sandman.evaluation.inputs import TaskListError
 from sandman.sync import Client as SyncClient
+from sandman.wire import DEFAULT_OUTPUT_LIMIT
 from tests.fakes.cluster import TASK
+from tests.flow import local_mode
 from tests.flow.local_mode import Gateway, running
 from tests.tasks import catalog, fetch, small
 from tests.tasks.rows import RealRow
@@ -51,8 +53,8 @@ def no_pauses(monkeypatch) -> None:
     monkeypatch.setattr(trial, "LONGEST_PAUSE_S", 0.01)
 
 
-def row(*script: str, **changes: object) -> dict[str, Any]:
-    return small.row(TASK, *script, **changes)
+def row(*script: str, image: str = TASK, **changes: Any) -> dict[str, Any]:
+    return small.row(image, *script, **changes)
 
 
 def patches(*texts: str, name: str = "small") -> list[dict[str, str]]:
@@ -102,7 +104,7 @@ async def test_a_real_task(client, tmp_path):
 
 
 async def test_a_log_longer_than_what_is_kept_of_any_is_whole(client, tmp_path):
-    lines = 3_000_000
+    lines = 1_700_000
     script = (START, f"seq {lines}", RESULT, "seq 5 >&2", END)
     report = await client.evaluate([row(*script)], "gold", tmp_path, **SMALL)
     [one] = report.records
@@ -110,7 +112,7 @@ async def test_a_log_longer_than_what_is_kept_of_any_is_whole(client, tmp_path):
     log = (tmp_path / "logs/gold/small/0.0/test_output.txt").read_bytes()
     numbers = "".join(f"{n}\n" for n in range(1, lines + 1)).encode()
     assert numbers + b"+ cat result\nPASSED t\n+ seq 5\n1\n2\n3\n4\n5\n" in log
-    assert len(log) > 2 * 10 * 1024 * 1024
+    assert len(log) > DEFAULT_OUTPUT_LIMIT
     assert one.log["bytes"] == len(log)
 
 
@@ -119,12 +121,12 @@ async def test_what_takes_too_long_or_writes_too_much_is_unresolved_and_says_so(
         row(START, RESULT, "sleep 60", END, name="slow"),
         row(START, RESULT, "yes", END, name="loud"),
     ]
-    how = {**SMALL, "timeout_s": 2.0, "log_limit": 1000 * 1000}
+    how = {**SMALL, "timeout_s": 1.0, "log_limit": 1000 * 1000}
     report = await client.evaluate(rows, "gold", tmp_path, **how)
     assert [(one.outcome, one.reason) for one in report.records] == [
         ("unresolved", "timed_out"), ("unresolved", "log_limit"),
     ]  # fmt: skip
-    assert "2 s" in report.records[0].detail
+    assert "1 s" in report.records[0].detail
     assert report.is_whole
 
 
@@ -138,7 +140,7 @@ async def test_a_sandbox_that_dies_is_infrastructure_and_earns_one_attempt(
     report = await client.evaluate([row("kill -9 -1; kill -9 1")], "none", tmp_path, **SMALL)
     calm = report.records[0]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(kill_whenever_one_works, whole, nursery.cancel_scope)
+        nursery.start_soon(kill_whenever_one_works, whole)
         rows = [row("touch /tmp/works", "sleep 60")]
         report = await client.evaluate(rows, "none", tmp_path / "killed", **SMALL)
         nursery.cancel_scope.cancel()
@@ -151,8 +153,7 @@ async def test_a_sandbox_that_dies_is_infrastructure_and_earns_one_attempt(
     assert (calm.outcome, calm.attempts) == ("unresolved", ())
 
 
-async def kill_whenever_one_works(whole: Gateway, scope: trio.CancelScope) -> None:
-    del scope
+async def kill_whenever_one_works(whole: Gateway) -> None:
     while True:
         for keeper in whole.daemon.keepers():
             if sleeps_below(keeper):
@@ -162,8 +163,6 @@ async def kill_whenever_one_works(whole: Gateway, scope: trio.CancelScope) -> No
 
 
 def sleeps_below(pid: int) -> bool:
-    from tests.flow import local_mode  # noqa: PLC0415
-
     return any(
         local_mode.command(child).startswith(b"sleep\x0060") or sleeps_below(child)
         for child in local_mode.children(pid)
@@ -213,8 +212,29 @@ async def test_a_setting_that_cannot_be_is_an_error_and_others_go_on(client, tmp
     assert [(one.outcome, one.cause) for one in report.records] == [
         ("resolved", None), ("error", "caller"), ("resolved", None),
     ]  # fmt: skip
-    nowhere = await client.evaluate([row()], "gold", tmp_path / "b", workdir="/tmp/none")
-    assert [(one.outcome, one.reason) for one in nowhere.records] == [("error", "path_not_found")]
+    for number, (how, reason) in enumerate(
+        [
+            ({"workdir": "/tmp/none"}, "path_not_found"),
+            ({"scrub_git": True, "workdir": "/tmp"}, "scrub"),
+            ({"workdir": "/tmp", "sandbox": {"env": {"PATH": "/nowhere"}}}, "not_started"),
+            ({**SMALL, "grader": "swebench", "swebench_python": sys.executable}, "grading"),
+        ]
+    ):
+        wrong = await client.evaluate([row()], "gold", tmp_path / str(number), **how)
+        assert [(one.outcome, one.reason) for one in wrong.records] == [("error", reason)]
+
+
+async def test_a_patch_that_is_in_already_is_applied(client, tmp_path):
+    async def setup(box, row) -> None:
+        del row
+        await box.files.write(f"{TOP}/result", b"PASSED t\n")
+        await box.run(
+            "git -c user.name=a -c user.email=a@b.test commit -qam b", cwd=TOP, check=True
+        )
+
+    report = await client.evaluate([row()], "gold", tmp_path, setup=setup, **SMALL)
+    [one] = report.records
+    assert (one.outcome, one.applied_by) == ("resolved", "already applied")
 
 
 async def test_a_token_that_is_not_known_ends_the_run(client, tmp_path):
