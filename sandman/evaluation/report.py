@@ -23,7 +23,8 @@ class TaskReport:
     """One patch of one model for a task, evaluated `runs` times.
 
     `flips`: verdicts that are not the one which most of its evaluations had; `flaky` are tests that did what was expected of them in
-    some of those and not in others: how often they did not. `reasons`: of all that did not resolve it.
+    some of those and not in others: how often they did not. `reasons`: of all that did not resolve it. `images`: digests of what ran,
+    of which there is more than one where a tag has moved.
     """
 
     instance_id: str
@@ -34,6 +35,7 @@ class TaskReport:
     flips: int
     flaky: Mapping[str, int] = field(default_factory=dict)
     reasons: Mapping[str, int] = field(default_factory=dict)
+    images: Sequence[str] = ()
 
     def to_json(self) -> dict[str, object]:
         """A member of the report."""
@@ -46,6 +48,7 @@ class TaskReport:
             "flips": self.flips,
             "flaky": dict(self.flaky),
             "reasons": dict(self.reasons),
+            "images": list(self.images),
         }
 
 
@@ -178,6 +181,7 @@ def _task(
         flips=min(counts["resolved"], verdicts - counts["resolved"]),
         flaky=_flaky(records),
         reasons=dict(reasons),
+        images=tuple(sorted({one.image_digest for one in records if one.image_digest})),
     )
 
 

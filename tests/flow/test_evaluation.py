@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
+import ssl
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +22,7 @@ from sandman import errors
 from sandman.client import Client
 from sandman.evaluation import trial
 from sandman.evaluation.inputs import TaskListError
+from sandman.evaluation.journal import Journal
 from sandman.sync import Client as SyncClient
 from sandman.wire import DEFAULT_OUTPUT_LIMIT
 from tests.fakes.cluster import TASK
@@ -155,11 +159,14 @@ async def test_a_sandbox_that_dies_is_infrastructure_and_earns_one_attempt(
 
 async def kill_whenever_one_works(whole: Gateway) -> None:
     while True:
-        for keeper in whole.daemon.keepers():
-            if sleeps_below(keeper):
-                whole.daemon.kill()
-                break
+        if sleeps_somewhere(whole):
+            whole.daemon.kill()
         await trio.sleep(0.05)
+
+
+def sleeps_somewhere(whole: Gateway) -> bool:
+    """Whether a script has come to its `sleep 60`."""
+    return any(sleeps_below(keeper) for keeper in whole.daemon.keepers())
 
 
 def sleeps_below(pid: int) -> bool:
@@ -349,6 +356,29 @@ def test_the_command_line(whole, tmp_path):
     wrong = command(whole, "--rows", predictions, "--predictions", "gold", "--out", tmp_path / "c")
     assert wrong.returncode == 2
     assert "patches.jsonl:1 (good): image: is missing" in wrong.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_no_sandbox_and_goes_on_later(whole, tmp_path, number):
+    rows = [row("true", name="quick"), row("sleep 60", name="slow")]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    words = ["--rows", tmp_path / "rows.json", "--predictions", "none", "--out", tmp_path / "out"]
+    argv = [sys.executable, "-m", "sandman.cli", "eval", *map(str, words), "-w", "/tmp", "-n", "1"]
+    environ = {**os.environ, **whole.environ}
+    with subprocess.Popen(argv, env=environ, cwd=Path(__file__).parents[2]) as process:
+        until = time.monotonic() + 60
+        while not sleeps_somewhere(whole):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+    found = whole.connection
+    with SyncClient(
+        found.url, found.token, ca=ssl.create_default_context(cadata=found.ca)
+    ) as client:
+        assert client.list() == []
+    with Journal(tmp_path / "out") as journal:
+        assert [key.instance_id for key in journal.records] == ["quick"]
 
 
 def command(whole: Gateway, *arguments: object) -> subprocess.CompletedProcess[str]:

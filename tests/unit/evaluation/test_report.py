@@ -38,7 +38,7 @@ def test_outcomes_are_counted_apart():
 
 
 def test_flips_are_verdicts_unlike_most_of_the_patch():
-    runs = [record(repetition=n) for n in range(7)]
+    runs = [record(repetition=n, image_digest=f"sha256:{n // 4}") for n in range(7)]
     failed = {"FAIL_TO_PASS": ("x",), "PASS_TO_PASS": ("y",)}
     runs += [record("unresolved", n, reason="tests_failed", failed=failed) for n in (7, 8)]
     runs += [record("unresolved", 9, reason="timed_out")]
@@ -48,6 +48,7 @@ def test_flips_are_verdicts_unlike_most_of_the_patch():
     assert (task.runs, task.flips, report.flips) == (11, 3, 3)
     assert task.flaky == {"x": 2, "y": 2}
     assert task.reasons == {"tests_failed": 2, "timed_out": 1, "node_lost": 1}
+    assert task.to_json()["images"] == ["sha256:0", "sha256:1"]
     assert "flips: 3" in report.text()
     assert "flaky: x: failed 2 of 11" in report.text()
 
