@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 STEP_S = 300.0
 """Seconds for one command around the script."""
-SCRATCH = "/tmp"  # noqa: S108 - in a sandbox, of which local mode may share it with others: names there are used once
+SCRATCH = "/tmp"  # nosec B108  # noqa: S108 - in a sandbox, of which local mode may share it with others: names there are used once
 LOG = "test_output.txt"
 PATCH_FAILED = "patch_failed"
 TIMED_OUT = "timed_out"
