@@ -159,14 +159,14 @@ async def test_a_sandbox_that_dies_is_infrastructure_and_earns_one_attempt(
 
 async def kill_whenever_one_works(whole: Gateway) -> None:
     while True:
-        if sleeps_somewhere(whole):
+        if sleepers(whole):
             whole.daemon.kill()
         await trio.sleep(0.05)
 
 
-def sleeps_somewhere(whole: Gateway) -> bool:
-    """Whether a script has come to its `sleep 60`."""
-    return any(sleeps_below(keeper) for keeper in whole.daemon.keepers())
+def sleepers(whole: Gateway) -> int:
+    """How many scripts have come to their `sleep 60`."""
+    return sum(sleeps_below(keeper) for keeper in whole.daemon.keepers())
 
 
 def sleeps_below(pid: int) -> bool:
@@ -358,27 +358,36 @@ def test_the_command_line(whole, tmp_path):
     assert "patches.jsonl:1 (good): image: is missing" in wrong.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_leaves_no_sandbox_and_goes_on_later(whole, tmp_path, number):
+def test_interrupted_runs_leave_no_sandbox_and_go_on_later(whole, tmp_path):
     rows = [row("true", name="quick"), row("sleep 60", name="slow")]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
-    words = ["--rows", tmp_path / "rows.json", "--predictions", "none", "--out", tmp_path / "out"]
-    argv = [sys.executable, "-m", "sandman.cli", "eval", *map(str, words), "-w", "/tmp", "-n", "1"]
     environ = {**os.environ, **whole.environ}
-    with subprocess.Popen(argv, env=environ, cwd=Path(__file__).parents[2]) as process:
+    signals = {signal.SIGINT: tmp_path / "int", signal.SIGTERM: tmp_path / "term"}
+    begun = {}
+    for number, out in signals.items():
+        words = ["--rows", tmp_path / "rows.json", "--predictions", "none", "--out", out, "-w", "/tmp", "-n", "1"]  # fmt: skip
+        argv = [sys.executable, "-m", "sandman.cli", "eval", *map(str, words)]
+        begun[number] = subprocess.Popen(argv, env=environ, cwd=Path(__file__).parents[2])
+    try:
         until = time.monotonic() + 60
-        while not sleeps_somewhere(whole):
+        while sleepers(whole) < len(begun):
             assert time.monotonic() < until
             time.sleep(0.05)
-        process.send_signal(number)
-        assert process.wait(60) == 128 + number
+        for number, process in begun.items():
+            process.send_signal(number)
+            assert process.wait(60) == 128 + number
+    finally:
+        for process in begun.values():
+            process.kill()
+            process.wait()
     found = whole.connection
     with SyncClient(
         found.url, found.token, ca=ssl.create_default_context(cadata=found.ca)
     ) as client:
         assert client.list() == []
-    with Journal(tmp_path / "out") as journal:
-        assert [key.instance_id for key in journal.records] == ["quick"]
+    for out in signals.values():
+        with Journal(out) as journal:
+            assert [key.instance_id for key in journal.records] == ["quick"]
 
 
 def command(whole: Gateway, *arguments: object) -> subprocess.CompletedProcess[str]:
