@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -184,6 +185,8 @@ class Attempt:
             after = await self._step(box, ladder.DIFF)
             ran.facts["tree_changed"] = after.stdout != before.stdout
             ran.certificate = await certify(box, [process.exec_id])
+        if ran.certificate is not None:
+            await self._keep("certificate.json", json.dumps(ran.certificate).encode())
 
     async def _follow(self, process: Process, ran: Ran) -> None:
         log = LogFile(self.directory / LOG)
