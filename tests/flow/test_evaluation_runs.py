@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -170,9 +171,13 @@ def sleepers(whole: Gateway) -> int:
 
 
 def sleeps_below(pid: int) -> bool:
+    """A process that has just gone has nothing below it."""
+    children: list[int] = []
+    with contextlib.suppress(OSError):
+        children = local_mode.children(pid)
     return any(
         local_mode.command(child).startswith(b"sleep\x0060") or sleeps_below(child)
-        for child in local_mode.children(pid)
+        for child in children
     )
 
 
