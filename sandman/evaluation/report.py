@@ -72,6 +72,12 @@ class EvaluationReport:
         return all(record.is_verdict for record in self.records)
 
     @property
+    def certified(self) -> dict[str, int]:
+        """Evaluations by what their certificates say of the conditions that they ran under."""
+        found = Counter(record.facts.get("controlled") for record in self.records)
+        return {"controlled": found[True], "uncontrolled": found[False], "unknown": found[None]}
+
+    @property
     def flips(self) -> int:
         """Of all tasks."""
         return sum(task.flips for task in self.tasks)
@@ -92,6 +98,7 @@ class EvaluationReport:
             "resolved_of_all": self._rate(of_all=True),
             "retried": sum(len(record.attempts) for record in self.records),
             "flips": self.flips,
+            "certified": self.certified,
             "graded_by": sorted({one.graded_by for one in self.records if one.graded_by}),
             "tasks": [task.to_json() for task in self.tasks],
         }
@@ -134,6 +141,8 @@ class EvaluationReport:
         lines = [f"{len(self.records)} evaluations: {head}"]
         if rate is not None:
             lines.append(f"resolved of all verdicts: {100 * rate:.1f} %")
+        if self.certified["unknown"] < len(self.records):
+            lines.append(", ".join(f"{name} {count}" for name, count in self.certified.items()))
         if any(task.runs > 1 for task in self.tasks):
             lines.append(f"flips: {self.flips}")
         for task in self.tasks:

@@ -382,7 +382,14 @@ REASONS: tuple[type[SandmanError], ...] = (
 async def evaluations(client: Client) -> sandman.EvaluationReport:
     """Calibrate."""
     report = await client.evaluate("rows", "gold", "out", **sandman.EvaluationOptions(times=10))
-    print(report.flips, report.counts, report.is_whole, report.text(), report.to_json())
+    print(
+        report.flips,
+        report.counts,
+        report.certified,
+        report.is_whole,
+        report.text(),
+        report.to_json(),
+    )
     return report
 
 

@@ -278,7 +278,14 @@ def evaluations(client: Client) -> sync.EvaluationReport:
     """Calibrate."""
     options = sync.EvaluationOptions(times=10)
     report = client.evaluate("rows.jsonl", "gold", "out", **options)
-    print(report.flips, report.counts, report.is_whole, report.text(), report.to_json())
+    print(
+        report.flips,
+        report.counts,
+        report.certified,
+        report.is_whole,
+        report.text(),
+        report.to_json(),
+    )
     return report
 
 

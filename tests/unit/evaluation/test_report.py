@@ -60,6 +60,15 @@ def test_a_test_that_always_fails_is_not_flaky():
     assert (task.flips, task.flaky) == (0, {})
 
 
+def test_conditions_are_counted_where_certificates_tell_them():
+    told = [True, True, False, None]
+    runs = [record(repetition=n, facts={"controlled": one}) for n, one in enumerate(told)]
+    report = summarize([row()], [*runs, record(repetition=4)])
+    assert report.certified == {"controlled": 2, "uncontrolled": 1, "unknown": 2}
+    assert "controlled 2, uncontrolled 1, unknown 2" in report.text()
+    assert "unknown" not in summarize([row()], [record()]).text()
+
+
 def test_samples_of_a_model_are_apart():
     report = summarize([row()], [record(sample=0), record("unresolved", sample=1)])
     assert [(task.sample, task.flips) for task in report.tasks] == [(0, 0), (1, 0)]
