@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from sandman import names
-from tests.cluster import faults, pools
+from tests.cluster import faults, pools, slots
 from tests.cluster.bed import kubectl
 from tests.cluster.together import Cases
 from tests.tasks import catalog, fetch, small
@@ -108,8 +108,23 @@ async def a_deleted_pod_costs_an_attempt(deployed):
     assert await reasons_of_a_loss(deployed, "deleted", delete) == {"deleted"}
 
 
+@CASES.add
+async def a_preempted_pod_costs_an_attempt(deployed):
+    """Its place is another's for a while; then there is one again."""
+
+    async def preempt(pod: str) -> None:
+        await in_thread(slots.preempt, deployed)
+        while await in_thread(faults.document, deployed, pod) is not None:
+            await trio.sleep(0.2)
+        await in_thread(slots.leave, deployed)
+
+    async with slots.one_slot(deployed):
+        how = await reasons_of_a_loss(deployed, "preempted", preempt, slots.POOL)
+    assert how == {"preempted"}
+
+
 async def reasons_of_a_loss(
-    deployed, name: str, lose: Callable[[str], Awaitable[None]]
+    deployed, name: str, lose: Callable[[str], Awaitable[None]], pool: str = "root"
 ) -> set[str]:
     """A script is running, in the first sandbox alone for ever; then that is lost."""
     boxes: list[Any] = []
@@ -131,7 +146,7 @@ async def reasons_of_a_loss(
     row = small.row(deployed.image("debian"), START, wait, RESULT, END)
     async with deployed.client() as client, trio.open_nursery() as nursery:
         nursery.start_soon(lose_the_first)
-        how = {**of("root"), "setup": setup}
+        how = {**of(pool), "setup": setup}
         report = await client.evaluate([row], "gold", out(name), **how)
     [one] = report.records
     assert one.outcome == "resolved", one
