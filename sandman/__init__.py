@@ -24,6 +24,11 @@ if TYPE_CHECKING:
         ConfigurationError,
         Data,
         EntryInfo,
+        EvaluationKey,
+        EvaluationOptions,
+        EvaluationProgress,
+        EvaluationRecord,
+        EvaluationReport,
         Event,
         ExecOptions,
         ExecResult,
@@ -56,6 +61,9 @@ if TYPE_CHECKING:
         Stderr,
         Stdout,
         Step,
+        TaskListError,
+        TaskReport,
+        TaskRow,
         Terminal,
         TerminalSpec,
         TreeInfo,
@@ -110,8 +118,7 @@ if TYPE_CHECKING:
     from sandman.sync import Client as SyncClient
 
 __all__ = [
-    "BadRequestError", "Batch", "CallerError", "CapacityError", "Certificate", "CertificateReason", "Client", "CommandError", "ConfigurationError",
-    "ConflictError", "Data", "DeletedError", "DiedError", "EntryInfo", "Event", "EvictedError", "ExecOptions",
+    "BadRequestError", "Batch", "CallerError", "CapacityError", "Certificate", "CertificateReason", "Client", "CommandError", "ConfigurationError", "ConflictError", "Data", "DeletedError", "DiedError", "EntryInfo", "EvaluationKey", "EvaluationOptions", "EvaluationProgress", "EvaluationRecord", "EvaluationReport", "Event", "EvictedError", "ExecOptions",
     "ExecResult", "ExecStream", "ExpiredError", "FileInfo", "FileStream", "Files", "Follow", "ForbiddenError",
     "Gap", "IdleError", "ImageDeniedError", "ImageNotFoundError", "ImagePullError", "InfrastructureError",
     "InternalError", "IsADirectoryPathError", "Limits", "MethodNotAllowedError", "NetworkDeniedError", "NetworkInfo",
@@ -119,7 +126,7 @@ __all__ = [
     "OverviewInfo", "PathDeniedError", "PathNotFoundError", "PoolInfo", "PortClosedError", "PreemptedError",
     "PrepareFailedError", "Process", "ProcessInfo", "Progress", "QuotaError", "ReleasedError", "Remote",
     "Reservation", "ReservationInfo", "ReservationOptions", "Resources", "Retry", "Sandbox", "SandboxFaultError", "SandboxInfo", "SandboxOptions", "SandmanError", "Session",
-    "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Step", "SyncClient", "Terminal",
+    "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Step", "SyncClient", "TaskListError", "TaskReport", "TaskRow", "Terminal",
     "TerminalSpec", "TerminalUnsupportedError", "ThrottledError", "TooLargeError", "TreeInfo", "UnauthenticatedError",
     "UnreachableError", "UnschedulableError", "User", "UserUnsupportedError", "VersionSkewError", "WorkloadOptions", "__version__",
 ]  # fmt: skip

@@ -40,16 +40,22 @@ from sandman._core.values import (
     TreeInfo,
 )
 from sandman.certificates import Certificate, CertificateReason
+from sandman.evaluation.inputs import TaskListError
+from sandman.evaluation.options import EvaluationOptions
+from sandman.evaluation.records import EvaluationKey, EvaluationProgress, EvaluationRecord
+from sandman.evaluation.report import EvaluationReport, TaskReport
+from sandman.evaluation.rows import TaskRow
 from sandman.handles import Gap, ProcessInfo
 from sandman.sessions import SessionInfo, SessionResult
 from sandman.terminal import TerminalSpec
 from sandman.wire import ExecResult
 
 __all__ = [
-    "Batch", "Certificate", "CertificateReason", "Client", "CommandError", "ConfigurationError", "Data", "EntryInfo", "Event", "ExecOptions",
+    "Batch", "Certificate", "CertificateReason", "Client", "CommandError", "ConfigurationError", "Data", "EntryInfo", "EvaluationKey", "EvaluationOptions", "EvaluationProgress", "EvaluationRecord", "EvaluationReport", "Event", "ExecOptions",
     "ExecResult", "ExecStream", "FileInfo", "FileStream", "Files", "Follow", "Gap", "Limits", "NetworkInfo", "OverviewInfo", "PoolInfo", "Process",
     "ProcessInfo", "Progress", "Remote", "Reservation", "ReservationInfo", "ReservationOptions", "Resources", "Retry",
     "Sandbox", "SandboxInfo", "SandboxOptions", "Session",
-    "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Step", "Terminal", "TerminalSpec",
+    "SessionInfo", "SessionOptions", "SessionResult", "Stderr", "Stdout", "Step", "TaskListError", "TaskReport", "TaskRow", "Terminal",
+    "TerminalSpec",
     "TreeInfo", "User", "WorkloadOptions",
 ]  # fmt: skip

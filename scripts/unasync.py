@@ -33,6 +33,7 @@ REPLACEMENTS = tuple(
         (r"\bawait ", ""),
         (r"\b(from|import) sandman\.client\b", r"\1 sandman.sync"),
         (r"\bsandman\._async\b", "sandman._sync"),
+        (r"\bsandman\.evaluation\.runner\b", "sandman.evaluation.blocking"),
         (r"\btwins_async\b", "twins_sync"),
         (r"\bjobs_async\b", "jobs_sync"),
         (

@@ -24,6 +24,7 @@ from sandman._async.creation import (
     key_of,
     queued,
 )
+from sandman._async.evaluating import Evaluating
 from sandman._async.reservation import Reservation, ReservationOptions
 from sandman._async.sandbox import Sandbox
 from sandman._async.transport import Call, Transport
@@ -33,11 +34,7 @@ from sandman._core.config import FOLLOW_S, RELEASE_LIMIT_S, REPLY_MARGIN_S, Limi
 from sandman._core.heart import STOP_S, Debt, Heart
 from sandman._core.retry import FIRST_PAUSE_S, Retry
 from sandman._core.values import OverviewInfo, PoolInfo, SandboxInfo, parse_info
-from sandman.errors import (
-    OutcomeUnknownError,
-    SandmanError,
-    UnreachableError,
-)
+from sandman.errors import OutcomeUnknownError, SandmanError, UnreachableError
 
 if TYPE_CHECKING:
     import builtins
@@ -53,7 +50,7 @@ UNANSWERED = (UnreachableError, OutcomeUnknownError)
 logger = logging.getLogger("sandman")
 
 
-class Client(Verifying):
+class Client(Verifying, Evaluating):
     """A client of one gateway; a block of `async with`, or `aclose()` at the end.
 
         async with Client() as client, client.sandbox(image="python:3.12") as box:

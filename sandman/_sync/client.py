@@ -30,15 +30,12 @@ from sandman._sync.creation import (
     key_of,
     queued,
 )
+from sandman._sync.evaluating import Evaluating
 from sandman._sync.reservation import Reservation, ReservationOptions
 from sandman._sync.sandbox import Sandbox
 from sandman._sync.transport import Call, Transport
 from sandman._sync.workloads import WorkloadOptions, attachment, kept
-from sandman.errors import (
-    OutcomeUnknownError,
-    SandmanError,
-    UnreachableError,
-)
+from sandman.errors import OutcomeUnknownError, SandmanError, UnreachableError
 
 if TYPE_CHECKING:
     import builtins
@@ -54,7 +51,7 @@ UNANSWERED = (UnreachableError, OutcomeUnknownError)
 logger = logging.getLogger("sandman")
 
 
-class Client(Verifying):
+class Client(Verifying, Evaluating):
     """A client of one gateway; a block of `with`, or `close()` at the end.
 
         with Client() as client, client.sandbox(image="python:3.12") as box:

@@ -16,6 +16,7 @@ from sandman.cli.attach import attach, workloads
 from sandman.cli.completion import completion
 from sandman.cli.copy import cp
 from sandman.cli.doctor import doctor
+from sandman.cli.evaluate import evaluate
 from sandman.cli.execute import execute
 from sandman.cli.forward import port_forward
 from sandman.cli.guard import GuardedGroup
@@ -92,6 +93,7 @@ for verb in (
     top,
     pools,
     reserve,
+    evaluate,
     network,
     inject,
     doctor,

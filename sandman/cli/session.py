@@ -73,15 +73,18 @@ class Session:
             self.origin = self._origin(client.settings)
             yield client
 
-    def async_client(self) -> AsyncClient:
+    def async_client(self, retry_s: float = TERMINAL_RETRY_S) -> AsyncClient:
         """The same for who waits for several things at once; to be entered.
+
+        Args:
+            retry_s: seconds that what may pass is tried again.
 
         Raises:
             ConfigurationError: the options do not lead to a gateway.
         """
         from sandman import client  # noqa: PLC0415 - few verbs need it
 
-        made = client.Client(self.url, self.token, **self._options(TERMINAL_RETRY_S))
+        made = client.Client(self.url, self.token, **self._options(retry_s))
         self.origin = self._origin(made.settings)
         return made
 

@@ -4,7 +4,6 @@ is, in time, and never as the result of a command."""
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 from functools import partial
@@ -23,10 +22,9 @@ from sandman.errors import (
     SandmanError,
     UnreachableError,
 )
-from tests.cluster import faults, pools
+from tests.cluster import faults, pools, slots
 from tests.cluster.together import Cases
 
-SLOT = "sandman.test/slot"
 # The long form, five minutes: make test-faults.
 CUT_S = float(os.environ.get("SANDMAN_TEST_CUT_S", "35"))
 TOLD_S = 30.0
@@ -141,41 +139,15 @@ async def a_pod_that_kubectl_deletes_is_deleted(deployed):
 @CASES.add
 async def a_preempted_sandbox_is_preempted(deployed):
     """The node has one slot; a pod of higher priority wants it."""
-    patch = json.dumps([{"op": "add", "path": "/status/capacity/sandman.test~1slot", "value": "1"}])
-    node = ("node", "sandman-node", "--subresource=status", "--type=json")
-    await in_thread(deployed.kubectl, "patch", *node, "-p", patch)
-    high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1000,
-            "metadata": {"name": "sandman-test-high"}}  # fmt: skip
-    slot = {"cpu": "10m", "memory": "32Mi", SLOT: "1"}
-    pod = {
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "preemptor"},
-        "spec": {
-            "priorityClassName": "sandman-test-high", "terminationGracePeriodSeconds": 1,
-            "containers": [
-                {"name": "x", "image": deployed.image("busybox"), "command": ["sleep", "600"],
-                 "resources": {"requests": slot, "limits": slot}}
-            ],
-        },
-    }  # fmt: skip
-    try:
-        resources = {"requests": slot, "limits": {**slot, "cpu": "1"}}
-        await in_thread(pools.make, deployed, "slot", resources)
-        await in_thread(pools.apply, deployed, high)
-        async with deployed.client() as client:
-            box = await client.create(image=deployed.image("busybox"), pool="slot")
-            begun = trio.current_time()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(in_thread, pools.apply, deployed, pod)
-                with pytest.raises(PreemptedError) as caught:
-                    await box.exec(["sleep", "600"])
-            assert caught.value.cause == "infrastructure"
-            await told(box, PreemptedError, begun)
-    finally:
-        gone = json.dumps([{"op": "remove", "path": "/status/capacity/sandman.test~1slot"}])
-        deployed.kubectl("delete", "pod", "preemptor", "--ignore-not-found", "--wait=false")
-        pools.remove(deployed, "slot")
-        deployed.kubectl("delete", "priorityclass", "sandman-test-high", "--ignore-not-found")
-        deployed.kubectl("patch", *node, "-p", gone)
+    async with slots.one_slot(deployed), deployed.client() as client:
+        box = await client.create(image=deployed.image("busybox"), pool=slots.POOL)
+        begun = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(in_thread, slots.preempt, deployed)
+            with pytest.raises(PreemptedError) as caught:
+                await box.exec(["sleep", "600"])
+        assert caught.value.cause == "infrastructure"
+        await told(box, PreemptedError, begun)
 
 
 @CASES.add

@@ -9,7 +9,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-PROGRAMS = ("sh", "cat", "echo", "env", "id", "ls", "seq", "sleep", "true", "uname")
+PROGRAMS = ("sh", "bash", "cat", "echo", "env", "id", "ls", "seq", "sleep", "true", "uname")
 LEFT_OUT = (
     "site-packages",
     "dist-packages",

@@ -11,6 +11,7 @@ from typing import assert_type
 
 import httpx
 
+import sandman
 from sandman import (
     BadRequestError,
     Batch,
@@ -389,6 +390,31 @@ REASONS: tuple[type[SandmanError], ...] = (
     UserUnsupportedError,
     VersionSkewError,
 )
+
+
+async def evaluations(client: Client) -> sandman.EvaluationReport:
+    """Calibrate."""
+    report = await client.evaluate("rows", "gold", "out", **sandman.EvaluationOptions(times=10))
+    print(
+        report.flips,
+        report.counts,
+        report.certified,
+        report.is_whole,
+        report.text(),
+        report.to_json(),
+    )
+    return report
+
+
+def seen(at: sandman.EvaluationProgress, task: sandman.TaskReport, row: sandman.TaskRow) -> object:
+    """On the way."""
+    one: sandman.EvaluationRecord | sandman.TaskListError | None = at.record
+    if isinstance(one, sandman.EvaluationRecord) and not one.is_verdict:
+        print(
+            sandman.EvaluationRecord.from_json(one.to_json()),
+            assert_type(one.key, sandman.EvaluationKey),
+        )
+    return row.script, row.document(), row.digest(), task.to_json()
 
 
 def version() -> str:

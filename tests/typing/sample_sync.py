@@ -11,6 +11,7 @@ from typing import assert_type
 
 import httpx
 
+from sandman import sync
 from sandman.sync import (
     Batch,
     Certificate,
@@ -284,6 +285,31 @@ def shapes(
     print(TerminalSpec.from_json(size.to_json()), Gap.from_json({}).to_json())
     kinds = (SandboxInfo, PoolInfo, OverviewInfo, ReservationInfo, FileInfo, EntryInfo, TreeInfo)
     return [kind.from_json({}) for kind in kinds]
+
+
+def evaluations(client: Client) -> sync.EvaluationReport:
+    """Calibrate."""
+    options = sync.EvaluationOptions(times=10)
+    report = client.evaluate("rows.jsonl", "gold", "out", **options)
+    print(
+        report.flips,
+        report.counts,
+        report.certified,
+        report.is_whole,
+        report.text(),
+        report.to_json(),
+    )
+    return report
+
+
+def seen(at: sync.EvaluationProgress, task: sync.TaskReport, row: sync.TaskRow) -> object:
+    """On the way."""
+    one: sync.EvaluationRecord | sync.TaskListError | None = at.record
+    if isinstance(one, sync.EvaluationRecord) and not one.is_verdict:
+        print(
+            sync.EvaluationRecord.from_json(one.to_json()), assert_type(one.key, sync.EvaluationKey)
+        )
+    return row.script, row.document(), row.digest(), task.to_json()
 
 
 def close(client: Client) -> None:

@@ -1,0 +1,67 @@
+"""From what happened to a record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sandman.evaluation import trial
+from sandman.evaluation.attempt import LOG, Ran
+from sandman.evaluation.faults import Fault
+from sandman.evaluation.graders import OwnGrader
+from sandman.evaluation.grading import Grade
+from sandman.evaluation.options import Plan
+from sandman.evaluation.parsers import PARSERS
+from sandman.evaluation.predictions import Prediction
+from sandman.evaluation.trial import Job
+from tests.unit.evaluation.samples import row, text
+
+GOOD = ("PASSED t.py::fixed", "PASSED t.py::kept", "PASSED t.py::other")
+
+
+def job(name: str = "org__lib-1", model: str = "m", patch: str = "p", **plan: object) -> Job:
+    one = Prediction(name, patch, model)
+    return Job.of(row(instance_id=name), one, 0, Plan(**plan))  # type: ignore[arg-type]
+
+
+async def judged(tmp_path: Path, *lines: str) -> Grade | Fault:
+    """The script's processes, or one of them, were killed for want of memory."""
+    (tmp_path / LOG).write_text(text(*lines))
+    return await trial._grade(job(), Ran(oom_killed=True), OwnGrader(PARSERS), tmp_path)
+
+
+async def test_tests_that_failed_for_want_of_memory_have_not_failed(tmp_path):
+    found = await judged(tmp_path, "FAILED t.py::fixed", *GOOD[1:])
+    assert isinstance(found, Fault)
+    assert (found.reason, found.cause) == ("oom", "sandbox")
+
+
+async def test_tests_that_passed_all_the_same_have_passed(tmp_path):
+    """Some kill a child for want of memory on purpose."""
+    found = await judged(tmp_path, *GOOD)
+    assert isinstance(found, Grade)
+    assert found.resolved
+
+
+@pytest.mark.parametrize("text", ["..", "../../etc", "/etc/passwd", ".hidden", "a\0b", "x" * 300, "", "org/model"])  # fmt: skip
+def test_no_name_leads_out_of_the_directory(text):
+    out = Path("/out")
+    found = job(name=text or "a", model=text).directory(out)
+    assert found.parts[:3] == ("/", "out", "logs")
+    assert len(found.parts) == 6
+    assert all(part not in {".", ".."} and len(part) < 120 for part in found.parts)
+    assert not any(part.startswith(".") for part in found.parts)
+
+
+def test_two_names_have_two_directories():
+    names = ["a/b", "a__b", "a:b", "a_b", "a b"]
+    assert len({job(model=name).directory(Path()) for name in names}) == len(names)
+    assert "django__django-11099" in job(name="django__django-11099").directory(Path()).parts
+
+
+def test_what_decides_a_verdict_is_in_a_jobs_digest():
+    same = job().digest
+    assert job(concurrency=3, retries=0).digest == same
+    changed = [job(patch="q"), job(timeout_s=5.0), job(scrub_git=True), job(workdir="/x")]
+    assert len({same, *(one.digest for one in changed)}) == 5
