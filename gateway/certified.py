@@ -6,7 +6,7 @@ import hashlib
 import hmac
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gateway import views
+from gateway import conditions, views
 from sandman import certificates, control
 from sandman.version import __version__
 
@@ -132,6 +132,7 @@ def _api(instance: Instance, facts: Facts, network: Network, others: Iterable[In
         "given": _given(instance.actual),
         "qos": facts.qos,
         "runtime_class": facts.runtime_class,
+        "conditions": conditions.shown(instance),
         "isolation": None if instance.isolation is None else dict(instance.isolation),
         "restarts": facts.restarts,
         "restarts_usual": 0 if instance.previous_boot_id is None else 1,

@@ -27,6 +27,9 @@ OWN_RETRIES = 1
 FATAL = frozenset({"unauthenticated", "forbidden", "configuration", "method_not_allowed"})
 """Nothing else of the run would go better."""
 
+NO_ROOM = frozenset({"capacity", "unschedulable"})
+"""Where no other node had room, the one to be avoided is better than none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:

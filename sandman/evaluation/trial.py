@@ -85,7 +85,7 @@ async def evaluate(
     attempt = Attempt(job.row, job.prediction, plan, directory)
     met: list[tuple[Fault, Ran]] = []
     while True:
-        ran = await attempt.run(client, [one.node for _, one in met if one.node])
+        ran = await attempt.run(client, _to_avoid(met))
         found = ran.fault or await _grade(job, ran, grader, directory)
         if isinstance(found, Grade):
             await anyio.Path(directory / "report.json").write_text(_report(job, found))
@@ -95,6 +95,13 @@ async def evaluate(
             return _record(job, ran, met[:-1], _no_verdict(found))
         await _set_aside(directory, len(met))
         await anyio.sleep(min(LONGEST_PAUSE_S, found.retry_after or 2.0 ** (len(met) - 1)))
+
+
+def _to_avoid(met: list[tuple[Fault, Ran]]) -> list[str]:
+    """The nodes of earlier attempts; none, where that left no room."""
+    if met and met[-1][0].reason in faults.NO_ROOM:
+        return []
+    return [one.node for _, one in met if one.node]
 
 
 async def _grade(job: Job, ran: Ran, grader: Grader, directory: Path) -> Grade | Fault:

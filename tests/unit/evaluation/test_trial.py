@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandman.evaluation import trial
+from sandman.evaluation import faults, trial
 from sandman.evaluation.attempt import LOG, Ran
 from sandman.evaluation.faults import Fault
 from sandman.evaluation.graders import OwnGrader
@@ -65,3 +65,21 @@ def test_what_decides_a_verdict_is_in_a_jobs_digest():
     assert job(concurrency=3, retries=0).digest == same
     changed = [job(patch="q"), job(timeout_s=5.0), job(scrub_git=True), job(workdir="/x")]
     assert len({same, *(one.digest for one in changed)}) == 5
+
+
+def test_nodes_of_earlier_tries_are_avoided_while_there_is_room_elsewhere():
+    lost = (faults.infrastructure("node_lost", ""), Ran(node="n1"))
+    full = (faults.infrastructure("capacity", ""), Ran())
+    assert trial._to_avoid([]) == []
+    assert trial._to_avoid([lost]) == ["n1"]
+    assert trial._to_avoid([lost, full]) == []
+    assert trial._to_avoid([lost, full, lost]) == ["n1", "n1"]
+
+
+def test_what_is_avoided_is_asked_for_with_what_the_caller_avoids():
+    plan = Plan(sandbox={"avoid_nodes": ["n0"], "pool": "eval"})
+    assert plan.sandbox_options("i:1")["avoid_nodes"] == ["n0"]
+    assert plan.sandbox_options("i:1", ["n1", "n1"])["avoid_nodes"] == ["n0", "n1"]
+    many = [f"n{number}" for number in range(40)]
+    assert plan.sandbox_options("i:1", many)["avoid_nodes"] == many[-16:]
+    assert "avoid_nodes" not in Plan().sandbox_options("i:1")

@@ -58,6 +58,13 @@ def made(box: Instance = BOX, facts: Facts = FACTS, network: Network = OPEN, oth
     return certified.document(box, facts, network, others, told, Issue(1000.0, "g1"))
 
 
+def test_what_was_agreed_is_told():
+    agreed = {"purpose": "eval", "conditions": {"dedicated": True, "threads": 2, "own": ["TZ"]}}
+    told = made(dataclasses.replace(BOX, request=agreed))["api"]["conditions"]
+    assert (told["dedicated"], told["env"]["OMP_NUM_THREADS"]) == (True, "2")
+    assert "TZ" not in told["env"]
+
+
 def test_each_witness_has_its_own_part():
     told = made(others=[leased(uid="2", bounds=EXACT), leased(uid="3")])
     assert (told["verdict"], told["reasons"]) == ("controlled", [])
@@ -75,6 +82,7 @@ def test_each_witness_has_its_own_part():
         "limits": {"cpu_m": 500, "memory_bytes": 2**29}, "without_limit_of_cpu": 1,
     }  # fmt: skip
     assert api["times"]["container_started_at"] == "1970-01-01T00:00:03.000Z"
+    assert api["conditions"] is None
     assert (inside["clock_offset_s"], inside["clock_error_s"]) == (0.0123, 0.001)
     assert inside["boot_id"] == "b1"
     # What code inside may have changed is nowhere but where that is said.
