@@ -54,7 +54,7 @@ async def execute(bed: Bed, made: dict, name: str, shell: str, **more) -> None:
 
 
 async def test_a_certificate_says_what_ran_and_what_each_witness_knows(bed):
-    made = await bed.allocate(purpose="eval", labels={"task": "t1"})
+    made = await bed.allocate(purpose="eval", labels={"task": "t1"}, network_wait=False)
     await execute(bed, made, "tests", "seq 1 100000; exit 7", output_limit=100)
     found = await certified_by(bed, made, "tests", "never")
     told: Any = found.document

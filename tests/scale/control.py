@@ -114,6 +114,8 @@ def start_gateway(bed: Bed, number: int) -> None:
         "SANDMAN_GATEWAY_PORT": port,
         "SANDMAN_GATEWAY_METRICS_PORT": str(model.METRICS_PORT + number),
         "SANDMAN_GATEWAY_DAEMON_PORT": str(model.DAEMON_PORT),
+        # There is no network of its own to be probed: all pods are on the loopback.
+        "SANDMAN_GATEWAY_EVAL_NETWORK_WAIT": "false",
     }
     _launch(bed, f"gateway-{number}", [sys.executable, "-m", "gateway"], environment)
 
