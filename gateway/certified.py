@@ -21,6 +21,9 @@ INSIDE_NOTE = (
     "measured inside the sandbox, by its daemon: code that runs there as root may have changed it"
 )
 TRAIN = "train"
+NOT_ASKED = {"fingerprint", conditions.KEY}
+"""Of what is kept of a request. The fingerprint is over the environment, too: whoever has the rest of what it is over could
+guess short secrets by it."""
 
 Object = dict[str, Any]
 
@@ -93,7 +96,7 @@ def document(
         "sandbox": instance.id,
         "issued_at": views.moment(issue.at),
         "gateway": {"version": __version__, "replica": issue.replica},
-        "asked": dict(instance.request),
+        "asked": {name: told for name, told in instance.request.items() if name not in NOT_ASKED},
         "api": _api(instance, facts, network, others),
         "inside": {
             "note": INSIDE_NOTE,

@@ -60,6 +60,7 @@ def judge(
     """
     return [
         *_placed(_part(document, "api"), by),
+        *_agreed(_part(document, "api"), by),
         *_neighbours(_part(document, "api"), by),
         *_inside(_part(document, "inside"), by),
         *_commands(_listed(document), by),
@@ -100,6 +101,19 @@ def _placed(api: Mapping[str, Any], by: Thresholds) -> Iterator[CertificateReaso
     if restarts is None or restarts != usual:
         yield CertificateReason(
             "restarts", f"its container was started anew {restarts} times, not {usual}"
+        )
+
+
+def _agreed(api: Mapping[str, Any], by: Thresholds) -> Iterator[CertificateReason]:
+    """What an evaluation is promised before its first command."""
+    if api.get("purpose") != by.purpose:
+        return  # Which is a reason already.
+    conditions = _part(api, "conditions")
+    if conditions.get("dedicated") is not True:
+        yield CertificateReason("conditions", "its pool is not for evaluations alone")
+    if conditions.get("network_acknowledged") is not True:
+        yield CertificateReason(
+            "conditions", "its network was not probed before it was handed over"
         )
 
 
@@ -149,6 +163,8 @@ def _command(one: Mapping[str, Any], name: str, by: Thresholds) -> Iterator[Cert
             "commands", f"{name} is {one.get('state')}: how it ended is not known"
         )
         return
+    if one.get("start_error"):
+        return  # Nothing ran, and that is its result.
     if one.get("abandoned"):
         yield CertificateReason("abandoned", f"{name} was ended, since nobody read it any more")
     if one.get("oom_killed") is not False:

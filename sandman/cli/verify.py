@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from sandman.cli.session import Session
 
 COLUMNS = ("file", "sandbox", "issued_at", "signature", "verdict", "reasons")
-GOOD = "good"
+GOOD, NONE = "good", "none"
+
+
+ABSENT = object()
+"""In the place of a certificate that a record has not: nobody can be blamed for it, and nothing is proven."""
 
 
 @click.command()
@@ -43,7 +47,8 @@ def verify(
 ) -> None:
     """Verify certificates. Each FILE holds one, or lines of JSON that are certificates or have one as `certificate`.
 
-    Exit code 1: one is not what was signed, or, with --controlled, was not under control.
+    Exit code 1: one is not what was signed, there is none at all, or, with --controlled, something was not under control
+    or has no certificate.
 
     Example: sandman verify --save-keys keys.json; sandman verify --keys keys.json report.jsonl
     """
@@ -58,7 +63,7 @@ def verify(
         click.echo(json.dumps(rows))
     elif files:
         show(COLUMNS, [{**row, "reasons": " · ".join(row["reasons"])} for row in rows])
-    is_good = all(row["signature"] == GOOD for row in rows)
+    is_good = all(row["signature"] in (GOOD, NONE) for row in rows) and bool(rows or not files)
     is_controlled = all(row["verdict"] == certificates.CONTROLLED for row in rows)
     if not is_good or (controlled and not is_controlled):
         raise click.exceptions.Exit(EXIT_HERE)
@@ -84,12 +89,8 @@ def _envelopes(name: str) -> Iterator[object]:
             found = json.loads(line)
         except (ValueError, RecursionError):
             found = None
-        # A record of an attempt that has none: there is nothing to be verified.
-        if isinstance(found, dict) and "certificate" in found:
-            if found["certificate"] is not None:
-                yield found["certificate"]
-        else:
-            yield found
+        is_record = isinstance(found, dict) and "certificate" in found
+        yield (found["certificate"] or ABSENT) if is_record else found
 
 
 def _is_json(text: bytes) -> bool:
@@ -102,6 +103,8 @@ def _is_json(text: bytes) -> bool:
 
 def _row(name: str, envelope: object, keys: Mapping[str, bytes]) -> dict[str, Any]:
     row: dict[str, Any] = {"file": name, "sandbox": None, "issued_at": None, "verdict": None}
+    if envelope is ABSENT:
+        return {**row, "signature": NONE, "reasons": ["the record has no certificate"]}
     try:
         found = certificates.verify(envelope, keys)
     except certificates.VerifierMissingError as error:

@@ -20,9 +20,10 @@ def make(
     replicas: int = 1,
     *,
     annotations: dict | None = None,
+    purpose: str | None = None,
     **spec_of_pods: object,
 ) -> None:
-    """A pool with these resources, annotations and fields of its pods; returns when its placeholders run."""
+    """A pool with these resources, for this purpose, with annotations and fields of its pods; returns when its placeholders run."""
     pool = json.loads(deployed.kubectl("get", "deployment", "sandman-pool-root", "-o", "json"))
     labels = {names.LABEL_POOL: name}
     meta = {
@@ -30,6 +31,8 @@ def make(
         "labels": {**pool["metadata"]["labels"], **labels},
         "annotations": {names.ANNOTATION_POOL_MAX: "5", names.ANNOTATION_POOL_SWAP: "true"},
     }
+    if purpose is not None:
+        meta["annotations"][names.ANNOTATION_POOL_PURPOSE] = purpose
     spec = pool["spec"]
     spec["replicas"] = replicas
     spec["selector"]["matchLabels"] |= labels

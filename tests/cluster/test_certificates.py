@@ -29,8 +29,8 @@ HOG = "tail /dev/zero"
 
 @pytest.fixture(scope="module")
 def pool(sandman: Deployed) -> Iterator[str]:
-    """One whose pods are Guaranteed."""
-    pools.make(sandman, POOL, {"requests": EXACT, "limits": EXACT})
+    """One for evaluations, whose pods are Guaranteed."""
+    pools.make(sandman, POOL, {"requests": EXACT, "limits": EXACT}, purpose="eval")
     yield POOL
     pools.remove(sandman, POOL)
     sandman.wait_nothing_leased()

@@ -29,6 +29,7 @@ def evidence(**more: object) -> dict[str, Any]:
             "restarts_usual": 1, "network": {"profile": "none", "in_force": True},
             "node": {"kernel": "6.1", "allocatable": {"cpu_m": 4000}}, "requests": {"cpu_m": 1000},
             "neighbours": {"requests": {"cpu_m": 3000}},
+            "conditions": {"dedicated": True, "network_acknowledged": True},
         },
         "inside": {"memory": {"oom_kills": 0}, "clock_offset_s": -0.2},
         "commands": [command()],
@@ -63,6 +64,8 @@ CASES = [
     (("api", "image_digest"), "r/i:1", "image"),
     (("api", "node", "kernel"), "", "node"),
     (("api", "network", "in_force"), False, "network"),
+    (("api", "conditions", "dedicated"), False, "conditions"),
+    (("api", "conditions", "network_acknowledged"), False, "conditions"),
     (("api", "restarts"), 2, "restarts"),
     (("api", "neighbours", "requests", "cpu_m"), 3001, "neighbours"),
     (("inside", "memory", "oom_kills"), 1, "oom"),
@@ -170,3 +173,12 @@ def test_of_nonsense_the_verdict_is_never_well(nonsense):
     document = {"api": nonsense, "inside": nonsense, "commands": []}
     assert "commands" in codes(document)
     assert control.unmeasured(document)
+
+
+def test_an_evaluation_of_which_nothing_was_agreed_was_not_under_control():
+    assert codes(changed(("api", "conditions"), None)) == ["conditions", "conditions"]
+
+
+def test_a_command_that_did_not_start_is_a_result_and_no_reason():
+    told = command(start_error="not_found", oom_killed=None, throttled_s=None, wall_s=None)
+    assert codes(evidence(commands=[told])) == []

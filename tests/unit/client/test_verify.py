@@ -87,7 +87,11 @@ def test_records_of_a_report_and_those_without(cli, keys, kept):
     got = cli("verify", "--keys", keys, report)
     assert got.exit_code == 0
     assert "qos: BestEffort" in got.stdout
+    assert "the record has no certificate" in got.stdout
     assert cli("verify", "--controlled", "--keys", keys, report).exit_code == 1
+    without = kept({"certificate": None}, {"certificate": None})
+    assert cli("verify", "--controlled", "--keys", keys, without).exit_code == 1
+    assert cli("verify", "--keys", keys, kept()).exit_code == 1
     assert cli("verify", "--controlled", "--keys", keys, kept(signed().to_json())).exit_code == 0
 
 
