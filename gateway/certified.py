@@ -118,7 +118,7 @@ def document(
 
 
 def _api(instance: Instance, facts: Facts, network: Network, others: Iterable[Instance]) -> Object:
-    is_own = instance.place is None
+    is_own, changes = instance.place is None, facts.network_changes or instance.network_changes
     asked = instance.request.get("purpose")
     return {
         "tenant": instance.tenant,
@@ -138,13 +138,15 @@ def _api(instance: Instance, facts: Facts, network: Network, others: Iterable[In
         "conditions": conditions.shown(instance),
         "isolation": None if instance.isolation is None else dict(instance.isolation),
         "restarts": facts.restarts,
-        "restarts_usual": 0 if instance.previous_boot_id is None else 1,
+        "restarts_usual": int(instance.was_swapped),
         "node": _node(facts.node),
         "network": {
             "profile": instance.network if is_own else None,
             "in_force": network.in_force,
             "probes": network.probes,
             "detail": network.detail,
+            "changed_at": None if changes is None else views.moment(changes.at),
+            "before": [] if changes is None else list(changes.before),
         },
         "neighbours": _neighbours(others),
         "times": {

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 from gateway.model import NO_AMOUNTS, Amounts
+
+if TYPE_CHECKING:
+    from gateway.changed import Changes
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,8 @@ class Facts:
     """How often the container was started anew; a swap is one of them."""
     container_started_at: float | None = None
     """Seconds since the epoch."""
+    network_changes: Changes | None = None
+    """Egress profiles that it had since its claim; None: no other than it has."""
     node: NodeFacts | None = None
 
 

@@ -238,9 +238,13 @@ class Fulfilment:
     def _assignment(self, order: Order, want: Want) -> Assignment:
         slot = order.slot
         swapped = slot is not None and not slot.prepared and slot.image != want.image
+        prepared = (
+            self._roster.registry.get(slot.uid) if slot is not None and slot.prepared else None
+        )
         return Assignment(
             claim_id=secrets.token_hex(16),
             previous_boot_id=(self._roster.boot_id(slot.uid) if swapped and slot else None),
+            swapped=prepared is not None and prepared.was_swapped,
             tier=order.tier,
             tenant=want.tenant,
             image=want.image,

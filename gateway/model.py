@@ -14,6 +14,7 @@ from sandman import errors, names, problems
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gateway.changed import Changes
     from gateway.proofs import Proof
     from gateway.steps import Steps
 
@@ -217,8 +218,12 @@ class Instance:
     claim_id: str | None = None
     previous_boot_id: str | None = None
     """The daemon start before the image swap of the claim; None when nothing was swapped."""
+    swapped: bool = False
+    """Whether its image was swapped for an earlier claim, that it was prepared for."""
     network: str = names.NETWORK_NONE
     """Its egress profile."""
+    network_changes: Changes | None = None
+    """Which it had before, since its claim; None: no other."""
     reservation: str | None = None
     """The reservation that it was prepared for."""
     prepared: str | None = None
@@ -258,6 +263,11 @@ class Instance:
         return usual if self.place is None else self.place.port
 
     @property
+    def was_swapped(self) -> bool:
+        """Whether its image was swapped, now or when it was prepared: its container was started once more then."""
+        return self.swapped or self.previous_boot_id is not None
+
+    @property
     def is_stuck(self) -> bool:
         """Whether its container cannot start."""
         return self.waiting is not None and self.waiting[0] in WAITING_STATES
@@ -287,6 +297,8 @@ class Assignment:
     """Its egress profile."""
     reservation: str | None = None
     """It is prepared for this reservation, and nobody's sandbox yet."""
+    swapped: bool = False
+    """It is prepared, and its image was swapped for that."""
 
     @property
     def state(self) -> str:

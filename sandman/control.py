@@ -91,16 +91,29 @@ def _placed(api: Mapping[str, Any], by: Thresholds) -> Iterator[CertificateReaso
     kernel = _part(api, "node").get("kernel")
     if not isinstance(kernel, str) or not kernel:
         yield CertificateReason("node", "what its node is, is not known")
-    network = _part(api, "network")
+    yield from _network(_part(api, "network"))
+    restarts, usual = api.get("restarts"), api.get("restarts_usual")
+    if restarts is None or restarts != usual:
+        yield CertificateReason(
+            "restarts", f"its container was started anew {restarts} times, not {usual}"
+        )
+
+
+def _network(network: Mapping[str, Any]) -> Iterator[CertificateReason]:
+    """What it could reach: what is probed is so now, and was so from its claim on unless it was changed."""
     if network.get("in_force") is not True:
         detail = network.get("detail") or "nothing has shown it"
         yield CertificateReason(
             "network", f"that {network.get('profile')} is in force is not shown: {detail}"
         )
-    restarts, usual = api.get("restarts"), api.get("restarts_usual")
-    if restarts is None or restarts != usual:
+    before, at = network.get("before"), network.get("changed_at")
+    if not isinstance(before, list):
+        yield CertificateReason("network", "whether its egress profile was changed is not known")
+    elif before or at is not None:
+        had = ", ".join(map(str, before)) or "unknown"
         yield CertificateReason(
-            "restarts", f"its container was started anew {restarts} times, not {usual}"
+            "network",
+            f"its egress profile was changed, at {at or 'no known time'} last: before it was {had}",
         )
 
 

@@ -81,6 +81,8 @@ ANNOTATION_CLAIM = f"{DOMAIN}/claim"
 ANNOTATION_PREPARED = f"{DOMAIN}/prepared"
 """Set when a reserved pod is prepared to the end: hash of tenant, image and steps, and the daemon start that
 it was done in. Such a pod never becomes free again."""
+ANNOTATION_NETWORK_CHANGED = f"{DOMAIN}/network-changed"
+"""Set when a sandbox is given another egress profile: when that was done last, and which it had before."""
 ANNOTATION_USED = f"{DOMAIN}/used"
 """Of a reservation's Lease: how many of its placeholders were handed out."""
 ANNOTATION_ENDED = f"{DOMAIN}/ended"

@@ -138,7 +138,7 @@ class KubernetesProvider:
             pod = await self._api.patch_json(
                 kube.PODS,
                 instance.name,
-                patches.network(instance, profile),
+                patches.network(instance, profile, self._wall()),
                 namespace=instance.namespace,
                 idempotent=True,
             )

@@ -14,7 +14,7 @@ import secrets
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from gateway import sizing
+from gateway import changed, sizing
 from gateway.leases import renewal as renewal_text
 from gateway.model import NO_AMOUNTS
 from gateway.provider import affinity
@@ -88,14 +88,36 @@ def renewal(instance: Instance, age: float, now: float) -> list[Operation]:
     ]
 
 
-def network(instance: Instance, profile: str) -> list[Operation]:
-    """The patch that gives a sandbox another egress profile; not one that ends."""
+def network(instance: Instance, profile: str, now: float) -> list[Operation]:
+    """The patch that gives a sandbox another egress profile, and keeps which it had; not one that ends.
+
+    Whose watch is behind may forget one that another replica wrote a moment ago, and never that there was a change:
+    the first is seen from the claim on, and nothing takes the annotation off.
+
+    Args:
+        instance: the sandbox.
+        profile: the one that it is to have.
+        now: seconds since the epoch.
+    """
+    changes = changed.changed(instance.network_changes, instance.network, profile, now)
+    kept = (
+        []
+        if changes is None
+        else [
+            _operation(
+                "add",
+                _annotation(names.ANNOTATION_NETWORK_CHANGED),
+                _json(changed.record(changes)),
+            )
+        ]
+    )
     return [
         _operation("test", "/metadata/uid", instance.uid),
         _operation("test", _label(names.LABEL_STATE), names.STATE_LEASED),
         _operation("test", "/metadata/deletionTimestamp", None),
         _operation("test", _annotation(names.ANNOTATION_ENDED), None),
         _operation("add", _label(names.LABEL_NETWORK), profile),
+        *kept,
     ]
 
 
@@ -254,6 +276,8 @@ def lease_annotations(assignment: Assignment) -> dict[str, str]:
     claim_of: dict[str, object] = {"id": assignment.claim_id}
     if assignment.previous_boot_id is not None:
         claim_of["previous_boot_id"] = assignment.previous_boot_id
+    if assignment.swapped:
+        claim_of["swapped"] = True
     return {
         names.ANNOTATION_CLAIM: _json(claim_of),
         names.ANNOTATION_LEASE: _json(_lease(assignment)),

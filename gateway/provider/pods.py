@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from gateway import leases, sizing, steps
+from gateway import changed, leases, sizing, steps
 from gateway.model import (
     NO_BOUNDS,
     WAITING_STATES,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from gateway.changed import Changes
     from gateway.steps import Steps
     from sandman.service.kube.objects import (
         ContainerStatus,
@@ -77,7 +78,9 @@ def instance(pod: Pod) -> Instance:
         key_id=meta.annotation(names.ANNOTATION_KEY_ID),
         claim_id=_text(claim.get("id")),
         previous_boot_id=_text(claim.get("previous_boot_id")),
+        swapped=claim.get("swapped") is True,
         network=meta.label(names.LABEL_NETWORK) or names.NETWORK_NONE,
+        network_changes=network_changes(meta),
         reservation=meta.label(names.LABEL_RESERVATION) or None,
         prepared=_text(prepared.get("hash")),
         prepared_boot_id=_text(prepared.get("boot_id")),
@@ -97,6 +100,12 @@ def instance(pod: Pod) -> Instance:
         waiting=_waiting(pod, main),
         ending=told or endings.of_pod(pod, expires_at) or endings.of_doomed(pod),
     )
+
+
+def network_changes(meta: ObjectMeta) -> Changes | None:
+    """Which egress profiles a pod's sandbox had before; None: no other than it has."""
+    text = meta.annotation(names.ANNOTATION_NETWORK_CHANGED)
+    return changed.of_record(load_object(text) if text else None)
 
 
 def pool(deployment: Deployment) -> PoolSpec | None:

@@ -61,6 +61,7 @@ def of_objects(pod: kube.Pod, node: kube.Node | None, container: str | None = No
         qos=pod.status.qos_class or None,
         runtime_class=pod.spec.runtime_class_name,
         restarts=None if main is None else main.restart_count,
+        network_changes=pods.network_changes(pod.metadata) if container is None else None,
         container_started_at=None if started is None else started.timestamp(),
         node=None if node is None else of_node(node),
     )

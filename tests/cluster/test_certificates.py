@@ -84,6 +84,7 @@ async def test_a_controlled_one_says_what_the_cluster_says(sandman: Deployed, po
     assert api["limits"] == api["requests"] == {"cpu_m": 700, "memory_bytes": 128 * 2**20}
     assert (api["restarts"], api["restarts_usual"]) == (1, 1)
     assert api["network"]["in_force"] is True
+    assert (api["network"]["changed_at"], api["network"]["before"]) == (None, [])
     assert {one["expected"] for one in api["network"]["probes"]} == {"closed"}
     # Placeholders of the usual pools.
     assert api["neighbours"]["pods"] >= 1

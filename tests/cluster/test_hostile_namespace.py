@@ -41,7 +41,7 @@ POOL_PODS = denied(
 LEASED = denied(
     STATE,
     "a new pod may not carry the state of a leased sandbox (sandman.dev/state, tenant, run, key, tier, reservation, "
-    "lease, renewed, request, claim, prepared, ended)",
+    "lease, renewed, request, claim, prepared, ended, network-changed)",
 )
 NETWORK = denied(
     STATE,
@@ -275,6 +275,7 @@ CHANGES: dict[str, tuple[list[str], str]] = {
     "its nonce": (["annotate", "pod", "POD", "--overwrite", f"{names.ANNOTATION_NONCE}=mine"], ANNOTATIONS),
     "its lease": (["annotate", "pod", "POD", "--overwrite", f"{names.ANNOTATION_LEASE}={{}}"], ANNOTATIONS),
     "its end": (["annotate", "pod", "POD", f"{names.ANNOTATION_ENDED}={{}}"], ANNOTATIONS),
+    "its network's past": (["annotate", "pod", "POD", f"{names.ANNOTATION_NETWORK_CHANGED}={{}}"], ANNOTATIONS),
     "its image": (["patch", "pod", "POD", "-p", json.dumps(RUNS)], IMAGES),
     "its owner": (["patch", "pod", "POD", "-p", json.dumps({"metadata": {"ownerReferences": [OWNED]}})], OWNERS),
     "a container to debug": (

@@ -241,7 +241,7 @@ def test_nobody_makes_a_pod_with_a_network(bed: Bed, user: str) -> None:
     create(bed, GATEWAY, pod(state=names.STATE_LEASED, network="open"), DRY)
 
 
-@pytest.mark.parametrize("annotation", ["lease", "claim", "request", "ended"])
+@pytest.mark.parametrize("annotation", ["lease", "claim", "request", "ended", "network-changed"])
 def test_nor_with_annotations(bed: Bed, annotation: str) -> None:
     value = pod(state=names.STATE_FREE)
     value["metadata"]["annotations"][f"{names.DOMAIN}/{annotation}"] = "{}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from gateway import leases, profiles, sizing
+from gateway import changed, leases, profiles, sizing
 from gateway.allocation import Allocation
 from gateway.config import Settings
 from gateway.fulfilment import Fulfilment
@@ -303,7 +303,8 @@ class FakeCluster(Daemons):
         if now is None or now.ending is not None or now.deleting:
             raise DeletedError(instance.id)
         self.writes.append(("network", instance.name))
-        return self._put(dataclasses.replace(now, network=profile))
+        changes = changed.changed(now.network_changes, now.network, profile, trio.current_time())
+        return self._put(dataclasses.replace(now, network=profile, network_changes=changes))
 
     async def profiles(self, namespace: str) -> profiles.Known:
         await trio.lowlevel.checkpoint()
@@ -380,7 +381,7 @@ class FakeCluster(Daemons):
             pod, state=assignment.state, reservation=assignment.reservation or pod.reservation, image=assignment.image, tenant=assignment.tenant,
             run=assignment.run, key=assignment.key, tier=assignment.tier.value, node=pod.node or "n1",
             address=pod.address or "10.1.0.1", running=True, claim_id=assignment.claim_id,
-            previous_boot_id=assignment.previous_boot_id, request=assignment.request,
+            previous_boot_id=assignment.previous_boot_id, swapped=assignment.swapped, request=assignment.request,
             expires_at=assignment.expires_at, terms=assignment.terms, network=assignment.network,
         )  # fmt: skip
 

@@ -12,6 +12,7 @@ import trio
 from sandman.probes import Target
 from tests.fakes.cluster import BASE
 from tests.flow.conftest import RealDaemonCluster, made_bed
+from tests.flow.test_certificates import certified_by
 from tests.flow.test_version_skew import skewed
 from tests.unit.gateway.test_profiles import policy
 
@@ -207,3 +208,28 @@ async def test_the_list_of_profiles(bed):
     bed.pool.networks.enforced["ns"] = True
     answer = await bed.client.get("/v1/networks", headers=bed.as_("acme"))
     assert answer.json()["enforced"] is True
+
+
+async def test_a_network_that_was_open_is_in_the_certificate_though_it_is_closed_by_then(bed):
+    made = await bed.allocate(image=BASE, purpose="eval")
+    assert (await change(bed, made, network="open")).status_code == 200
+    path = f"/v1/sandboxes/{made['id']}/exec"
+    ran = await bed.client.post(path, json={"shell": "exit 0"}, headers=bed.as_("acme"))
+    assert ran.json()["exit_code"] == 0
+    assert (await change(bed, made, network="none")).status_code == 200
+    found = await certified_by(bed, made)
+    told = found.document["api"]["network"]
+    assert (told["profile"], told["in_force"], told["before"]) == ("none", True, ["none", "open"])
+    [reason] = [one for one in found.reasons if one.code == "network"]
+    assert reason.detail == (
+        f"its egress profile was changed, at {told['changed_at']} last: before it was none, open"
+    )
+
+
+async def test_one_that_was_never_changed_is_no_reason(bed):
+    made = await bed.allocate(image=BASE, purpose="eval", network="none")
+    assert (await change(bed, made, network="none")).status_code == 200
+    found = await certified_by(bed, made)
+    told = found.document["api"]["network"]
+    assert (told["in_force"], told["changed_at"], told["before"]) == (True, None, [])
+    assert "network" not in {one.code for one in found.reasons}

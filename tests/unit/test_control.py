@@ -26,7 +26,8 @@ def evidence(**more: object) -> dict[str, Any]:
     return {
         "api": {
             "purpose": "eval", "qos": "Guaranteed", "image_digest": "r/i@sha256:1", "restarts": 1,
-            "restarts_usual": 1, "network": {"profile": "none", "in_force": True},
+            "restarts_usual": 1,
+            "network": {"profile": "none", "in_force": True, "changed_at": None, "before": []},
             "node": {"kernel": "6.1", "allocatable": {"cpu_m": 4000}}, "requests": {"cpu_m": 1000},
             "neighbours": {"requests": {"cpu_m": 3000}},
             "conditions": {"dedicated": True, "network_acknowledged": True},
@@ -64,6 +65,7 @@ CASES = [
     (("api", "image_digest"), "r/i:1", "image"),
     (("api", "node", "kernel"), "", "node"),
     (("api", "network", "in_force"), False, "network"),
+    (("api", "network", "before"), ["open"], "network"),
     (("api", "conditions", "dedicated"), False, "conditions"),
     (("api", "conditions", "network_acknowledged"), False, "conditions"),
     (("api", "restarts"), 2, "restarts"),
@@ -109,6 +111,19 @@ def test_of_nothing_every_reason_is_told():
     assert set(told) == {
         "purpose", "qos", "image", "node", "network", "restarts", "neighbours", "oom", "clock", "commands"
     }  # fmt: skip
+
+
+def test_a_network_that_was_changed_is_never_well_and_says_what_it_was():
+    document = changed(("api", "network", "before"), ["open", "internet"])
+    document["api"]["network"]["changed_at"] = "1970-01-01T00:00:02.000Z"
+    [reason] = judge(document)
+    assert str(reason) == (
+        "network: its egress profile was changed, at 1970-01-01T00:00:02.000Z last: before it was open, internet"
+    )
+    # Whoever knows when knows that.
+    assert codes(changed(("api", "network", "changed_at"), "1970-01-01T00:00:02.000Z")) == [
+        "network"
+    ]
 
 
 def test_pressure_that_no_kernel_told_is_named_and_no_reason():

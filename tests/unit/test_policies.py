@@ -129,6 +129,7 @@ def test_state_is_guarded_by_the_names_in_use() -> None:
         names.ANNOTATION_CLAIM,
         names.ANNOTATION_PREPARED,
         names.ANNOTATION_ENDED,
+        names.ANNOTATION_NETWORK_CHANGED,
     }
     assert f"'{names.DOMAIN}/'" in text
     assert f"'{GATEWAY_ACCOUNT}'" in text

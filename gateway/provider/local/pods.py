@@ -65,6 +65,7 @@ def taken(instance: Instance, assignment: Assignment, now: float) -> Instance:
         image=assignment.image if instance.state == names.STATE_FREE else instance.image,
         claim_id=assignment.claim_id,
         previous_boot_id=assignment.previous_boot_id,
+        swapped=assignment.swapped,
         network=assignment.network,
         reservation=assignment.reservation or instance.reservation,
         request=assignment.request,

@@ -27,7 +27,7 @@ class LocalWitness:
         machine = os.uname()
         return Facts(
             image_digest=instance.image_digest,
-            restarts=0 if instance.previous_boot_id is None else 1,
+            restarts=int(instance.was_swapped),
             container_started_at=instance.started_at,
             node=NodeFacts(
                 name=machine.nodename,

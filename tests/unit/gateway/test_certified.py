@@ -12,6 +12,7 @@ import trio
 from gateway import certified, certifier
 from gateway.certified import Clock, Issue, Network, Told
 from gateway.certifier import Certifier
+from gateway.changed import UNREADABLE, Changes
 from gateway.daemons import NotListeningError
 from gateway.facts import UNKNOWN, Facts, NodeFacts
 from gateway.model import Amounts, Bounds, Ending, Instance, Place
@@ -102,6 +103,12 @@ def test_each_witness_has_its_own_part():
         ({"box": dataclasses.replace(BOX, request={})}, "purpose"),
         ({"box": dataclasses.replace(BOX, request={"purpose": ["eval"]})}, "purpose"),
         ({"box": dataclasses.replace(BOX, previous_boot_id="b0")}, "restarts"),
+        ({"box": dataclasses.replace(BOX, swapped=True)}, "restarts"),
+        ({"box": dataclasses.replace(BOX, network_changes=Changes(2.0, ("open",)))}, "network"),
+        (
+            {"box": dataclasses.replace(BOX, network_changes=Changes(None, (UNREADABLE,)))},
+            "network",
+        ),
         ({"others": [leased(uid="2", bounds=Bounds(Amounts(1600, 1)))]}, "neighbours"),
     ],
 )
@@ -117,6 +124,32 @@ def test_a_workload_has_no_profile_of_ours():
     assert (told["api"]["network"]["profile"], told["api"]["given"]) == (None, None)
 
 
+def test_when_its_network_was_changed_is_told_and_what_it_was():
+    assert made()["api"]["network"] == {
+        "profile": "none", "in_force": True, "probes": OPEN.probes, "detail": "", "changed_at": None, "before": [],
+    }  # fmt: skip
+    changes = Changes(2.0, ("open", "internet"))
+    told = made(dataclasses.replace(BOX, network_changes=changes))["api"]["network"]
+    assert told["changed_at"] == "1970-01-01T00:00:02.000Z"
+    assert told["before"] == ["open", "internet"]
+
+
+def test_a_change_that_the_watch_has_not_seen_yet_is_told():
+    """Made through another replica a moment ago, or for as long as a watch is dead."""
+    facts = dataclasses.replace(FACTS, network_changes=Changes(3.0, ("none", "open")))
+    told = made(facts=facts)
+    assert told["api"]["network"]["before"] == ["none", "open"]
+    assert [one["code"] for one in told["reasons"]] == ["network"]
+
+
+@pytest.mark.parametrize("more", [{"previous_boot_id": "b0"}, {"swapped": True}])
+async def test_of_a_swap_one_start_more_is_usual_whenever_it_was(more):
+    box = dataclasses.replace(BOX, **more)
+    told = made(box, facts=dataclasses.replace(FACTS, restarts=1))
+    assert (told["api"]["restarts_usual"], told["verdict"]) == (1, "controlled")
+    assert (await LocalWitness(Amounts(2000, 2**33)).facts(box)).restarts == 1
+
+
 def test_the_key_that_signs_is_told_first():
     keys = {"a": b"a" * 32, "b": b"b" * 32, "c": b"c" * 32}
     publics = certified.public_keys(keys, "b")
@@ -127,6 +160,9 @@ def test_the_key_that_signs_is_told_first():
 
 
 # --- the API server ---
+
+
+CHANGED = '{"at": 5, "before": ["open"]}'
 
 
 def node_of(name: str = "n1") -> dict:
@@ -148,6 +184,7 @@ async def test_the_pod_and_its_node_are_read_anew():
         document = placeholder("p")
         document["status"]["qosClass"] = "Guaranteed"
         document["spec"]["runtimeClassName"] = "gvisor"
+        document["metadata"]["annotations"][names.ANNOTATION_NETWORK_CHANGED] = CHANGED
         stored = server.put("pods", document)
         uid = (stored or document)["metadata"]["uid"]
         witness = Witness(api)
@@ -156,6 +193,7 @@ async def test_the_pod_and_its_node_are_read_anew():
         server.put("nodes", node_of())
         facts = await witness.facts(box)
         assert (facts.qos, facts.runtime_class, facts.restarts) == ("Guaranteed", "gvisor", 0)
+        assert facts.network_changes == Changes(5.0, ("open",))
         assert facts.image_digest is not None
         assert facts.container_started_at is not None
         assert facts.node is not None
@@ -165,7 +203,9 @@ async def test_the_pod_and_its_node_are_read_anew():
         assert await witness.facts(dataclasses.replace(box, uid="other")) == UNKNOWN
         assert await witness.facts(dataclasses.replace(box, name="gone")) == UNKNOWN
         attached = dataclasses.replace(box, name="lease", uid="x", place=Place("p", "main", 2, "b"))
-        assert (await witness.facts(attached)).qos == "Guaranteed"
+        of_workload = await witness.facts(attached)
+        # Its pod is not Sandman's to write, and what stands there not Sandman's word.
+        assert (of_workload.qos, of_workload.network_changes) == ("Guaranteed", None)
 
 
 async def test_an_api_server_that_does_not_tell_is_an_error():

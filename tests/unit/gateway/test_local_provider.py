@@ -144,6 +144,7 @@ async def test_another_image_is_another_process_of_the_same_sandbox(bed):
         first, assignment(image="task:1", tier=Tier.SWAP, previous_boot_id="b")
     )
     assert (taken.uid, taken.image, taken.image_digest) == (first.uid, "task:1", None)
+    assert taken.was_swapped
     await bed.settle()
     assert bed.seen[first.uid].image_digest == "directory"
     before, after = Process.made

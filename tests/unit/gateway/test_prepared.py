@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import trio
 
@@ -11,7 +13,9 @@ from gateway.model import DEFAULT_SHARE, Ending, Purpose, Share, Tier
 from gateway.provider import Seen
 from sandman import names
 from sandman.errors import DeletedError, PrepareFailedError, QuotaError, UnreachableError
-from tests.fakes.cluster import TASK, FakeCluster
+from tests.fakes.cluster import BASE, TASK, FakeCluster
+from tests.unit.gateway.test_certified import FACTS
+from tests.unit.gateway.test_certified import made as certificate_of
 from tests.unit.gateway.test_pool import running, settle, want
 
 STEPS = steps.parse([{"exec": {"argv": ["make"]}}])
@@ -47,6 +51,23 @@ async def test_what_was_prepared_is_handed_over_warm_by_one_write(autojump_clock
         assert len(cluster.calls) == 1
         again = await pool.allocate("acme", want(prepare=STEPS), "k")
         assert again.instance.uid == box.instance.uid
+
+
+@pytest.mark.parametrize(("image", "restarts"), [(TASK, 1), (BASE, 0)])
+async def test_that_it_was_swapped_is_still_known_of_the_sandbox(autojump_clock, image, restarts):
+    cluster = FakeCluster()
+    cluster.placeholder()
+    async with running(cluster, Settings(cold_max=0)) as pool:
+        asked = want(image=image, prepare=STEPS, purpose=Purpose.AHEAD)
+        await pool.reserve("acme", asked, "r1", share=DEFAULT_SHARE)
+        box = (await pool.allocate("acme", want(image=image, prepare=STEPS), None)).instance
+        assert (box.state, box.previous_boot_id) == (names.STATE_LEASED, None)
+        facts = dataclasses.replace(FACTS, restarts=restarts)
+        assert "restarts" not in {
+            one["code"] for one in certificate_of(box, facts=facts)["reasons"]
+        }
+        again = dataclasses.replace(FACTS, restarts=restarts + 1)
+        assert "restarts" in {one["code"] for one in certificate_of(box, facts=again)["reasons"]}
 
 
 async def test_nobody_else_gets_it(autojump_clock):

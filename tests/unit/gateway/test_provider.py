@@ -8,6 +8,7 @@ import dataclasses
 import msgspec
 import pytest
 
+from gateway.changed import Changes
 from gateway.model import Assignment, Ending, Instance, PoolSpec, Tier
 from gateway.provider import BusyError, ClaimLostError, RefusedError, kubernetes, pods
 from gateway.provider.kubernetes import KubernetesProvider
@@ -132,9 +133,42 @@ async def test_a_sandbox_is_given_another_egress_profile_by_one_write():
         assert changed.network == "open"
         assert server.named("pods", "p1")["metadata"]["labels"][names.LABEL_NETWORK] == "open"
         assert len(server.writes) == 2
+        # It stays on the pod, whoever reads it: by the next change one cannot make it unsaid.
+        assert (taken.network_changes, changed.network_changes) == (
+            None,
+            Changes(1000.0, ("none",)),
+        )
+        closed = await provider.set_network(changed, "none")
+        assert (closed.network, closed.network_changes) == (
+            "none",
+            Changes(1000.0, ("none", "open")),
+        )
+        same = await provider.set_network(closed, "none")
+        assert same.network_changes == closed.network_changes
         server.faults = [lambda _seen: status(403, "Forbidden", "no right")]
         with pytest.raises(InternalError):
             await provider.set_network(taken, "none")
+
+
+async def test_whose_watch_is_behind_takes_no_change_off():
+    async with provided() as (server, provider, api):
+        taken = await provider.claim(await free_one(server, api), assignment())
+        await provider.set_network(taken, "open")
+        # This replica has not seen it: for it nothing changes.
+        closed = await provider.set_network(taken, "none")
+        assert (closed.network, closed.network_changes) == ("none", Changes(1000.0, ("none",)))
+
+
+async def test_that_its_image_was_swapped_before_outlives_the_hand_over():
+    async with provided() as (server, provider, api):
+        wanted = assignment(reservation="r1", previous_boot_id="b0")
+        reserved = await provider.claim(await free_one(server, api), wanted)
+        assert (reserved.previous_boot_id, reserved.was_swapped) == ("b0", True)
+        ready = await provider.mark_prepared(reserved, "h1", "b1")
+        taken = await provider.claim(ready, assignment(claim_id="c2", swapped=ready.was_swapped))
+        assert (taken.previous_boot_id, taken.was_swapped) == (None, True)
+        warm = await provider.claim(await free_one(server, api, "p2"), assignment())
+        assert warm.was_swapped is False
 
 
 async def test_what_ends_or_is_nobodys_sandbox_is_given_none():
