@@ -90,12 +90,23 @@ def renewal(instance: Instance, age: float, now: float) -> list[Operation]:
 
 def network(instance: Instance, profile: str) -> list[Operation]:
     """The patch that gives a sandbox another egress profile; not one that ends."""
+    return [*_living(instance), _operation("add", _label(names.LABEL_NETWORK), profile)]
+
+
+def agreed(instance: Instance, request: Mapping[str, object]) -> list[Operation]:
+    """The patch that writes another record of its request on a sandbox; not on one that ends."""
+    return [
+        *_living(instance),
+        _operation("add", _annotation(names.ANNOTATION_REQUEST), _json(request)),
+    ]
+
+
+def _living(instance: Instance) -> list[Operation]:
     return [
         _operation("test", "/metadata/uid", instance.uid),
         _operation("test", _label(names.LABEL_STATE), names.STATE_LEASED),
         _operation("test", "/metadata/deletionTimestamp", None),
         _operation("test", _annotation(names.ANNOTATION_ENDED), None),
-        _operation("add", _label(names.LABEL_NETWORK), profile),
     ]
 
 

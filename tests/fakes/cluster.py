@@ -39,6 +39,8 @@ from tests.fakes.pod_daemons import Daemons
 from tests.fakes.store import FakeStore
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gateway.leases import Activity
     from sandman.probes import Target
 
@@ -304,6 +306,14 @@ class FakeCluster(Daemons):
             raise DeletedError(instance.id)
         self.writes.append(("network", instance.name))
         return self._put(dataclasses.replace(now, network=profile))
+
+    async def agree(self, instance: Instance, request: Mapping[str, object]) -> Instance:
+        await trio.lowlevel.checkpoint()
+        now = self.pods.get(instance.uid)
+        if now is None or now.ending is not None or now.deleting:
+            raise DeletedError(instance.id)
+        self.writes.append(("agreed", instance.name))
+        return self._put(dataclasses.replace(now, request=request))
 
     async def profiles(self, namespace: str) -> profiles.Known:
         await trio.lowlevel.checkpoint()
