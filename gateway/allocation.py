@@ -86,6 +86,7 @@ class Allocation:
         self._queues: OrderedDict[str, FairQueue] = OrderedDict()
         # pool → image → uid → slot: a warm match and "any other image" are both found at once.
         self._free: dict[str, dict[str, OrderedDict[str, Slot]]] = {}
+        # The same by node, so that who avoids some looks past no placeholder of theirs.
         self._by_node: ByNode[Slot] = ByNode()
         self._slots: dict[str, Slot] = {}
         # What is prepared is found by what for: (pool, prepared) → uid → slot.
@@ -270,6 +271,9 @@ class Allocation:
         claims, cold = claims - counts.claiming, cold - counts.cold
         if not queue or self._is_held(pool):
             return
+        # What found nothing finds nothing later in this pass either: placeholders only become fewer. Where an image has
+        # failed says which is the best, never whether there is one.
+        barren: set[tuple[str, str, frozenset[str]]] = set()
         for ticket in queue.in_order():
             is_spent = not self._may_claim(pool, claims) and (cold <= 0 or self._serves_all(pool))
             if is_spent and not (ticket.is_fresh and cold > 0):
@@ -277,7 +281,10 @@ class Allocation:
             is_held = self.images.is_held(ticket)
             if self._gangs.is_barred(ticket) or (is_held and not self.images.may_overtake(ticket)):
                 continue
-            slot = self._choose(ticket)
+            what = (ticket.image, ticket.prepared, ticket.avoid)
+            slot = None if ticket.is_fresh or what in barren else self._choose(ticket)
+            if slot is None and not ticket.is_fresh:
+                barren.add(what)
             if slot is not None and claims > 0:
                 order = self._give(ticket, slot)
                 claims -= ticket.number not in self._gangs
@@ -318,38 +325,26 @@ class Allocation:
         """The best slot: one that was prepared for this, then one of the same image, then any whose image may
         be changed: on a node that holds the image, on one where the request has not failed yet, anywhere. Never on
         a node that its caller does not want."""
-        if ticket.is_fresh:
-            return None
-        shunned = ticket.avoid
-        there = self._prepared.get((ticket.pool, ticket.prepared), OrderedDict())
-        ready = self._first(there, shunned)
-        if ready is not None:
-            return ready
-        images = self._free.get(ticket.pool, {})
-        warm = self._first(images.get(ticket.image, OrderedDict()), shunned)
-        if warm is not None:
-            return warm
+        pool, shunned = ticket.pool, ticket.avoid
+        there = self._prepared.get((pool, ticket.prepared), OrderedDict())
+        images = self._free.get(pool, {})
+        alike = images.get(ticket.image, OrderedDict())
+        for what, slots in ((ticket.prepared, there), (ticket.image, alike)):
+            # The oldest of these; any on another node for whom shuns some.
+            same = next(iter(slots.values()), None)
+            if same is not None and shunned:
+                same = self._by_node.elsewhere(pool, shunned, what)
+            if same is not None:
+                return same
         avoid = {*self.images.avoided(ticket), *shunned}
-        near = self._by_node.best(ticket.pool, near=self.images.likely(ticket), avoid=avoid)
+        near = self._by_node.best(pool, near=self.images.likely(ticket), avoid=avoid)
         if near is None and avoid:
-            near = self._by_node.elsewhere(ticket.pool, avoid)
-        if near is not None:
-            return near
-        for image, slots in images.items():
-            if (
-                image != ticket.image
-                and (slot := self._first(slots, shunned, changed=True)) is not None
-            ):
-                return slot
-        return None
-
-    def _first(
-        self, slots: OrderedDict[str, Slot], shunned: frozenset[str], *, changed: bool = False
-    ) -> Slot | None:
-        for slot in slots.values():
-            if (slot.swap or not changed) and slot.node not in shunned:
-                return slot
-        return None
+            near = self._by_node.elsewhere(pool, avoid)
+        last = near or self._by_node.elsewhere(pool, shunned)
+        if shunned or near is not None or last is None:
+            return last
+        # The oldest, on whatever node: this spreads.
+        return next((one for slots in images.values() for one in slots.values() if one.swap), last)
 
     def _give(self, ticket: Ticket, slot: Slot) -> Order:
         self.withdraw(slot.uid)
@@ -367,6 +362,7 @@ class Allocation:
         """It may be chosen, unless its node takes no claims."""
         if slot.node in self._cordoned:
             return
+        self._by_node.add(slot, slot.prepared or slot.image)
         if slot.prepared:
             self._prepared.setdefault((slot.pool, slot.prepared), OrderedDict())[slot.uid] = slot
         else:
@@ -378,6 +374,7 @@ class Allocation:
     def _hide(self, slot: Slot) -> None:
         if slot.node in self._cordoned:
             return
+        self._by_node.remove(slot, slot.prepared or slot.image)
         if slot.prepared:
             ready = self._prepared[slot.pool, slot.prepared]
             ready.pop(slot.uid, None)

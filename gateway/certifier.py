@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -12,6 +13,7 @@ from gateway.certified import Clock, Issue, Network, Told
 from gateway.daemons import LostError, NotListeningError
 from sandman import certificates
 from sandman.errors import (
+    CapacityError,
     DiedError,
     NetworkNotAppliedError,
     NetworkUnsupportedError,
@@ -21,7 +23,7 @@ from sandman.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from gateway.ground import Witness
     from gateway.model import Instance
@@ -34,8 +36,14 @@ log = structlog.get_logger()
 
 AT_ONCE = 16
 """Certificates in the making, of one replica: each is two reads of the API server and some probes."""
+AT_ONCE_OF_ONE = 4
+"""Of them those of one tenant: whoever asks for thousands, or whose sandboxes do not answer, holds up no other."""
+TURN_S = 10.0
+"""Seconds that one waits for its turn: with LIMIT_S less than the 30 s of silence after which load balancers cut."""
+AGAIN_S = 2.0
+"""Seconds after which it makes sense to ask again: as long as one takes."""
 LIMIT_S = 15.0
-"""Seconds for one: a daemon has five, and a network is probed twice for a second each."""
+"""Seconds for one from its turn on: a daemon has five, and a network is probed twice for a second each."""
 
 
 class Signers(Protocol):
@@ -48,6 +56,52 @@ class Signers(Protocol):
     @property
     def current_key(self) -> str:
         """Id of the one that signs."""
+
+
+class _Share:
+    """One tenant's turns, and how many have or want one, so that it can be forgotten."""
+
+    def __init__(self) -> None:
+        self.turns = trio.Semaphore(AT_ONCE_OF_ONE)
+        self.users = 0
+
+
+class Turns:
+    """Whose certificates are made just now: few of each tenant, and not too many of all together."""
+
+    def __init__(self) -> None:
+        self._all = trio.Semaphore(AT_ONCE)
+        self._shares: dict[str, _Share] = {}
+
+    def __len__(self) -> int:
+        """Tenants that have or want a turn."""
+        return len(self._shares)
+
+    @contextlib.asynccontextmanager
+    async def of(self, tenant: str) -> AsyncIterator[None]:
+        """A turn for the block.
+
+        Raises:
+            CapacityError: it did not come in time.
+        """
+        share = self._shares.setdefault(tenant, _Share())
+        share.users += 1
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                with trio.move_on_after(TURN_S) as waiting:
+                    # The tenant's own first: who waits for it keeps nobody else from the common ones.
+                    await stack.enter_async_context(share.turns)
+                    await stack.enter_async_context(self._all)
+                if waiting.cancelled_caught:
+                    raise CapacityError(
+                        f"too many certificates are in the making: no turn within {TURN_S:g} s",
+                        retry_after=AGAIN_S,
+                    )
+                yield
+        finally:
+            share.users -= 1
+            if not share.users:
+                del self._shares[tenant]
 
 
 class Certifier:
@@ -80,7 +134,7 @@ class Certifier:
         self._signers = signers
         self._wall = wall
         self._replica = replica
-        self._turns = trio.CapacityLimiter(AT_ONCE)
+        self.turns = Turns()
 
     @property
     def keys(self) -> list[bytes]:
@@ -95,18 +149,17 @@ class Certifier:
             exec_ids: commands that are told of.
 
         Raises:
+            CapacityError: too many are in the making.
             UnreachableError: it is not to be had in time.
             VersionSkewError: the daemon is older than certificates.
             SandmanError: the sandbox has ended, or the API server does not answer.
         """
-        try:
-            with trio.fail_after(LIMIT_S):
-                async with self._turns:
-                    return await self._certify(target, exec_ids)
-        except trio.TooSlowError as error:
-            raise UnreachableError(
-                f"no certificate within {LIMIT_S:g} s", sandbox=target.instance.id, retry_after=1.0
-            ) from error
+        async with self.turns.of(target.instance.tenant or ""):
+            with trio.move_on_after(LIMIT_S):
+                return await self._certify(target, exec_ids)
+        raise UnreachableError(
+            f"no certificate within {LIMIT_S:g} s", sandbox=target.instance.id, retry_after=AGAIN_S
+        )
 
     async def _certify(self, target: Target, exec_ids: tuple[str, ...]) -> Certificate:
         instance = target.instance

@@ -98,6 +98,14 @@ def agreed(
     return dataclasses.replace(request, env=env), {**record, KEY: kept}
 
 
+def unproved(record: Mapping[str, object]) -> Mapping[str, object] | None:
+    """The record of one that is handed over without proof of its network; None where it says so already."""
+    kept = record.get(KEY)
+    if not isinstance(kept, dict) or kept.get("network_acknowledged") is not True:
+        return None
+    return {**record, KEY: {**kept, "network_acknowledged": False}}
+
+
 def shown(instance: Instance) -> dict[str, object] | None:
     """What is told of an evaluation's conditions; None of any other sandbox, and where somebody broke the record."""
     kept = instance.request.get(KEY)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from gateway import audit
+from gateway import audit, conditions
 from gateway.backoff import Backoff
 from gateway.daemons import claim_of
 from gateway.model import Assignment, Ending, Ready, Tier, Timings
@@ -25,6 +25,7 @@ from gateway.resizing import Resizing
 from gateway.starting import Starting
 from sandman.errors import (
     BadRequestError,
+    NetworkUnsupportedError,
     QuotaError,
     SandmanError,
     UnreachableError,
@@ -174,14 +175,34 @@ class Fulfilment:
         return check_boot(await self.ready(instance, claim, asked), boot_id)
 
     async def wait_network(self, instance: Instance, want: Want) -> None:
-        """Let nobody have it before its egress profile is in force, where its caller wants it so.
+        """Let nobody have it before its egress profile is in force, where its caller wants it so. Of an evaluation
+        that does not ask for it by itself it is told when nobody can know.
 
         Raises:
             NetworkNotAppliedError: it is not.
+            NetworkUnsupportedError: nobody can know, and its caller asks for it.
         """
-        if want.waits_for_network and want.reservation is None:
-            now = self._roster.registry.get(instance.uid) or instance
+        if not want.waits_for_network or want.reservation is not None:
+            return
+        now = self._roster.registry.get(instance.uid) or instance
+        try:
             await self.networks.prove(now, now.network, HAND_OVER_S)
+        except NetworkUnsupportedError as error:
+            if want.request.network_wait:
+                raise
+            await self._is_unproved(now, error)
+
+    async def _is_unproved(self, instance: Instance, error: NetworkUnsupportedError) -> None:
+        """Write on an evaluation that its network is not proved; where it says so already, nothing."""
+        record = conditions.unproved(instance.request)
+        if record is None:
+            return
+        log.info("a network is not proved", pod=instance.name, error=str(error))
+        await self._provider.agree(instance, record)
+        # The watch tells of it later, and may have told more meanwhile: also that the pod is gone.
+        known = self._roster.registry.get(instance.uid)
+        if known is not None:
+            self._roster.registry.put(dataclasses.replace(known, request=record), claimed=True)
 
     def handshake(self, taken: Assignment | Instance, request: SandboxRequest) -> wire.Claim:
         """What the daemon is told; its lease is as long as the sandbox's has yet to run, counted from

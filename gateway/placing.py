@@ -33,31 +33,31 @@ T = TypeVar("T", bound=Placed)
 
 
 class ByNode(Generic[T]):
-    """Placeholders whose image may be changed, by pool and node."""
+    """Placeholders by pool, what they serve, and node. What they serve is empty for those whose image may be changed."""
 
     def __init__(self) -> None:
-        self._pools: dict[str, dict[str, OrderedDict[str, T]]] = {}
+        self._kinds: dict[tuple[str, str], dict[str, OrderedDict[str, T]]] = {}
 
-    def add(self, slot: T) -> None:
+    def add(self, slot: T, what: str = "") -> None:
         """One may be chosen."""
-        nodes = self._pools.setdefault(slot.pool, {})
+        nodes = self._kinds.setdefault((slot.pool, what), {})
         nodes.setdefault(slot.node, OrderedDict())[slot.uid] = slot
 
-    def remove(self, slot: T) -> None:
+    def remove(self, slot: T, what: str = "") -> None:
         """It may not any more; one that was not added is no error."""
-        nodes = self._pools.get(slot.pool, {})
+        nodes = self._kinds.get((slot.pool, what), {})
         here = nodes.get(slot.node)
         if here is None or here.pop(slot.uid, None) is None:
             return
         if not here:
             del nodes[slot.node]
         if not nodes:
-            del self._pools[slot.pool]
+            del self._kinds[slot.pool, what]
 
     def best(self, pool: str, *, near: Collection[str], avoid: Collection[str] = ()) -> T | None:
         """One on a node of `near`: of the first `LOOKS` that have any, on the one with the most, which spreads
         what is asked for at once. None when there is none on these nodes, or on those to be avoided alone."""
-        nodes = self._pools.get(pool, {})
+        nodes = self._kinds.get((pool, ""), {})
         # The shorter side is walked: there may be a thousand nodes that hold an image, or are free.
         few, many = (near, nodes) if len(near) < len(nodes) else (nodes, near)
         fit = (name for name in few if name in many and name not in avoid)
@@ -66,8 +66,8 @@ class ByNode(Generic[T]):
             return None
         return next(iter(nodes[max(found, key=lambda name: len(nodes[name]))].values()))
 
-    def elsewhere(self, pool: str, avoid: Collection[str]) -> T | None:
-        """One on any node but these."""
-        nodes = self._pools.get(pool, {})
+    def elsewhere(self, pool: str, avoid: Collection[str], what: str = "") -> T | None:
+        """One on any node but these: no more nodes are looked at than these and one."""
+        nodes = self._kinds.get((pool, what), {})
         name = next((one for one in nodes if one not in avoid), None)
         return None if name is None else next(iter(nodes[name].values()))

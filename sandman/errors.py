@@ -317,7 +317,7 @@ class InfrastructureError(SandmanError):
 
 
 class CapacityError(InfrastructureError):
-    """No sandbox could be had in time; `facts` hold the place in the queue."""
+    """No sandbox, or no turn for a certificate, could be had in time; `facts` hold the place in the queue."""
 
     reason = "capacity"
     status = 429

@@ -96,7 +96,7 @@ SANDBOXES = (
     ),
     _do(
         "POST", "/v1/sandboxes/{id}/certificate", "how it and commands in it ran, signed", {200: told(s.ref("Certificate"))},
-        body=_json("CertificateRequest"), reasons=problems.DAEMON | problems.BODY,
+        body=_json("CertificateRequest"), reasons=problems.DAEMON | problems.BODY | {CapacityError},
     ),
     _do(
         "POST", "/v1/sandboxes/{id}/tokens", "a token for this sandbox alone", {201: told(s.ref("Token"))},

@@ -6,6 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gateway.model import Assignment, Bounds, Broken, Ending, Instance, PoolSpec
     from gateway.profiles import Known
     from sandman.errors import SandmanError
@@ -128,6 +130,14 @@ class Provider(Protocol):
 
     async def set_network(self, instance: Instance, profile: str) -> Instance:
         """Write another egress profile on exactly this sandbox; what it is then.
+
+        Raises:
+            DeletedError: it is gone, or going.
+            SandmanError: whether it was written is not known.
+        """
+
+    async def agree(self, instance: Instance, request: Mapping[str, object]) -> Instance:
+        """Write another record of its request on exactly this sandbox; what it is then.
 
         Raises:
             DeletedError: it is gone, or going.

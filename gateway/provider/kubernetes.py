@@ -28,7 +28,7 @@ from sandman.errors import (
 from sandman.service import kube
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from gateway.model import Assignment, Bounds, Broken, Ending, Instance, PoolSpec
 
@@ -117,33 +117,26 @@ class KubernetesProvider:
 
     async def mark_prepared(self, instance: Instance, what: str, boot_id: str) -> Instance:
         """See `Provider.mark_prepared`."""
-        try:
-            pod = await self._api.patch_json(
-                kube.PODS,
-                instance.name,
-                patches.prepared(instance, what, boot_id),
-                namespace=instance.namespace,
-                idempotent=True,
-            )
-        except (kube.InvalidError, kube.NotFoundError) as error:
-            text = "its pod went away while it was prepared"
-            raise DeletedError(text, sandbox=instance.id) from error
-        except kube.KubeError as error:
-            raise translate(error) from error
-        return pods.instance(pod)
+        text = "its pod went away while it was prepared"
+        return await self._written(instance, patches.prepared(instance, what, boot_id), text)
 
     async def set_network(self, instance: Instance, profile: str) -> Instance:
         """See `Provider.set_network`."""
+        return await self._written(instance, patches.network(instance, profile, self._wall()))
+
+    async def agree(self, instance: Instance, request: Mapping[str, object]) -> Instance:
+        """See `Provider.agree`."""
+        return await self._written(instance, patches.agreed(instance, request))
+
+    async def _written(
+        self, instance: Instance, patch: list[patches.Operation], gone: str = "it ends, or is gone"
+    ) -> Instance:
         try:
             pod = await self._api.patch_json(
-                kube.PODS,
-                instance.name,
-                patches.network(instance, profile, self._wall()),
-                namespace=instance.namespace,
-                idempotent=True,
+                kube.PODS, instance.name, patch, namespace=instance.namespace, idempotent=True
             )
         except (kube.InvalidError, kube.NotFoundError) as error:
-            raise DeletedError("it ends, or is gone", sandbox=instance.id) from error
+            raise DeletedError(gone, sandbox=instance.id) from error
         except kube.KubeError as error:
             raise translate(error) from error
         return pods.instance(pod)

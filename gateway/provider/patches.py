@@ -112,12 +112,26 @@ def network(instance: Instance, profile: str, now: float) -> list[Operation]:
         ]
     )
     return [
+        *_living(instance),
+        _operation("add", _label(names.LABEL_NETWORK), profile),
+        *kept,
+    ]
+
+
+def agreed(instance: Instance, request: Mapping[str, object]) -> list[Operation]:
+    """The patch that writes another record of its request on a sandbox; not on one that ends."""
+    return [
+        *_living(instance),
+        _operation("add", _annotation(names.ANNOTATION_REQUEST), _json(request)),
+    ]
+
+
+def _living(instance: Instance) -> list[Operation]:
+    return [
         _operation("test", "/metadata/uid", instance.uid),
         _operation("test", _label(names.LABEL_STATE), names.STATE_LEASED),
         _operation("test", "/metadata/deletionTimestamp", None),
         _operation("test", _annotation(names.ANNOTATION_ENDED), None),
-        _operation("add", _label(names.LABEL_NETWORK), profile),
-        *kept,
     ]
 
 

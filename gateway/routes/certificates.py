@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import trio
+from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway import scopes
@@ -14,9 +16,10 @@ from sandman import certificates
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-    from starlette.responses import Response
+    from starlette.types import Receive
 
     from gateway.routes.context import Context
+    from sandman.certificates import Certificate
 
 
 class CertificateRoutes:
@@ -42,11 +45,24 @@ class CertificateRoutes:
         to = await target(
             context, principal, request.path_params["id"], scopes.EXEC, request, is_use=False
         )
-        made = await context.certifier.certify(to, exec_ids)
-        return Json(made.to_json())
+        made: list[Certificate] = []
+        async with trio.open_nursery() as nursery:
+            # A turn may be long in coming, and is nobody's whose caller has gone meanwhile.
+            nursery.start_soon(_until_gone, request.receive, nursery.cancel_scope)
+            made.append(await context.certifier.certify(to, exec_ids))
+            nursery.cancel_scope.cancel()
+        # To nobody it does not matter what is answered.
+        return Json(made[0].to_json()) if made else Response(status_code=502)
 
     async def keys(self, request: Request) -> Response:
         """`GET /v1/certificate-keys`: for everybody, as whoever verifies has no business here."""
         del request
         self._context.check_ready()
         return Json(certificates.keys_to_json(self._context.certifier.keys))
+
+
+async def _until_gone(receive: Receive, work: trio.CancelScope) -> None:
+    """Cancel the work when its caller goes away; the request's body was read before."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    work.cancel()

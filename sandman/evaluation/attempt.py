@@ -188,8 +188,10 @@ class Attempt:
             ran.facts["after"] = f"{error.reason}: {error.detail}"
 
     async def _certify(self, box: Sandbox, exec_id: str, ran: Ran) -> None:
-        found = await certify(box, [exec_id])
-        if found is None:
+        try:
+            found = await certify(box, [exec_id])
+        except SandmanError as error:
+            ran.facts["uncertified"] = f"{error.reason}: {error.detail}"
             return
         ran.certificate = found.to_json()
         ran.facts |= {"controlled": found.is_controlled, "reasons": list(map(str, found.reasons))}

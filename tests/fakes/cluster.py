@@ -39,6 +39,8 @@ from tests.fakes.pod_daemons import Daemons
 from tests.fakes.store import FakeStore
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gateway.leases import Activity
     from sandman.probes import Target
 
@@ -305,6 +307,14 @@ class FakeCluster(Daemons):
         self.writes.append(("network", instance.name))
         changes = changed.changed(now.network_changes, now.network, profile, trio.current_time())
         return self._put(dataclasses.replace(now, network=profile, network_changes=changes))
+
+    async def agree(self, instance: Instance, request: Mapping[str, object]) -> Instance:
+        await trio.lowlevel.checkpoint()
+        now = self.pods.get(instance.uid)
+        if now is None or now.ending is not None or now.deleting:
+            raise DeletedError(instance.id)
+        self.writes.append(("agreed", instance.name))
+        return self._put(dataclasses.replace(now, request=request))
 
     async def profiles(self, namespace: str) -> profiles.Known:
         await trio.lowlevel.checkpoint()

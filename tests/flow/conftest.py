@@ -231,11 +231,20 @@ async def application(
         credentials, Reviewer(), KeySets(), audience=settings.audience,
         verdict_s=settings.verdict_s, wall=wall,
     )  # fmt: skip
+    certifier = Certifier(
+        LocalWitness(NO_AMOUNTS),
+        proxy,
+        pool.networks,
+        roster.registry,
+        credentials,
+        wall,
+        "gateway-1",
+    )
     calls = Calls(authentication.is_in_force)
     parts.update(
         registry=registry, proxy=proxy, upstream=upstream, pool=pool, desk=desk,
         roster=roster, keeper=keeper, beats=beats, ended=ended, handoff=handoff, calls=calls,
-        authentication=authentication,
+        authentication=authentication, certifier=certifier,
     )  # fmt: skip
     context = Context(
         authentication=authentication, calls=calls,
@@ -245,9 +254,7 @@ async def application(
         keeper=keeper, owners=Owners(cluster, roster), beat=beat, end_beats=end_beats,
         # Nobody attaches here: `test_attach` has an API server to ask.
         attacher=Attacher(Attached(roster.ledger, wall, keep_ended=10), None, None, upstream, settings, wall, str),
-        certifier=Certifier(
-            LocalWitness(NO_AMOUNTS), proxy, pool.networks, roster.registry, credentials, wall, "gateway-1"
-        ),
+        certifier=certifier,
         missing=lambda: [] if roster.synced.is_set() else ["the list of pods"],
     )  # fmt: skip
     try:

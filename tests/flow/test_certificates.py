@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-from gateway import certified
+from gateway import certified, certifier
 from gateway.model import Ending
 from sandman import certificates
 from sandman.version import __version__
@@ -153,3 +154,36 @@ async def test_a_daemon_that_is_older_than_certificates_is_named():
         made = await bed.allocate()
         told = await ask(bed, made)
         assert (told.status_code, told.json()["reason"]) == (503, "version_skew")
+
+
+async def test_who_goes_away_leaves_no_place_in_the_line(bed):
+    made = await bed.allocate(network_wait=False)
+    path = f"/v1/sandboxes/{made['id']}/certificate"
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(certifier.AT_ONCE_OF_ONE):
+            await stack.enter_async_context(bed.certifier.turns.of("acme"))
+        async with bed.raw() as stream:
+            await stream.send_all(bed.head("POST", path, b"Content-Length: 0"))
+            share = bed.certifier.turns._shares["acme"]
+            with trio.fail_after(certifier.TURN_S / 2):
+                while share.users == certifier.AT_ONCE_OF_ONE:
+                    await trio.sleep(0.01)
+        with trio.fail_after(certifier.TURN_S / 2):
+            while share.users > certifier.AT_ONCE_OF_ONE:
+                await trio.sleep(0.01)
+    assert (await ask(bed, made)).status_code == 200
+
+
+async def test_whose_turn_does_not_come_is_told_to_ask_again(bed, monkeypatch):
+    monkeypatch.setattr(certifier, "TURN_S", 0.05)
+    made = await bed.allocate(network_wait=False)
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(certifier.AT_ONCE_OF_ONE):
+            await stack.enter_async_context(bed.certifier.turns.of("acme"))
+        told = await ask(bed, made)
+    assert (told.status_code, told.json()["reason"], told.json()["retryable"]) == (
+        429,
+        "capacity",
+        True,
+    )
+    assert told.headers["retry-after"] == "2"

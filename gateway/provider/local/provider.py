@@ -34,7 +34,7 @@ from sandman import names
 from sandman.errors import BadRequestError, CapacityError, DeletedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from gateway.model import Assignment, Broken, Instance, PoolSpec
     from gateway.provider.local.images import Images
@@ -302,6 +302,15 @@ class LocalProvider:
         if profile != now.network:
             raise BadRequestError("in local mode a sandbox keeps its network", field="network")
         return now
+
+    async def agree(self, instance: Instance, request: Mapping[str, object]) -> Instance:
+        """See `Provider.agree`."""
+        await trio.lowlevel.checkpoint()
+        now = self._now(instance)
+        if now is None or now.ending is not None:
+            raise DeletedError("it ends, or is gone", sandbox=instance.id)
+        changed = dataclasses.replace(now, request=request, version=pods.bumped(now))
+        return self._put(changed)
 
     async def profiles(self, namespace: str) -> profiles.Known:
         """See `Provider.profiles`."""

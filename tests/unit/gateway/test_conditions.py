@@ -11,13 +11,29 @@ import trio
 from gateway import conditions, views
 from gateway.conditions import COUNTS, FIXED, environment, threads
 from gateway.config import SettingError, Settings
-from gateway.model import Amounts, Bounds, Instance, PoolSpec, Purpose, SandboxRequest
+from gateway.model import (
+    Amounts,
+    Bounds,
+    Ending,
+    Instance,
+    PoolSpec,
+    Purpose,
+    SandboxRequest,
+    Share,
+)
 from gateway.provider import NodeSeen, affinity, patches, pods
 from gateway.wants import record
-from sandman.errors import CapacityError, NetworkNotAppliedError
+from sandman.errors import (
+    CapacityError,
+    NetworkNotAppliedError,
+    NetworkUnsupportedError,
+    NotFoundError,
+)
 from sandman.probes import Target
 from tests.fakes.cluster import BASE, TASK, FakeCluster, make_pool
 from tests.unit.gateway.test_kubernetes_values import assignment, pod, running_pod
+from tests.unit.gateway.test_preparation import STEPS
+from tests.unit.gateway.test_profiles import policy
 
 GI = 1024**3
 WHOLE = Bounds(Amounts(2000, GI), Amounts(2000, GI))
@@ -216,7 +232,8 @@ async def bed():
         cluster.nursery = nursery
         nursery.start_soon(pool.run, cluster.receive)
         cluster.pool(bounds=SHARED, resize=True, choose=True)
-        cluster.pool("eval", bounds=WHOLE, resize=True, choose=True, evaluates=True)
+        open_ = frozenset({"open"})
+        cluster.pool("eval", bounds=WHOLE, resize=True, choose=True, evaluates=True, networks=open_)
         cluster.send.send_nowait(NodeSeen("n2", closed=False, images=tuple(cluster.known_images)))
         cluster.placeholder(bounds=SHARED)
         cluster.placeholder(bounds=WHOLE, pool="eval", node="n2")
@@ -268,6 +285,67 @@ async def test_one_whose_network_is_not_in_force_is_not_handed_over(autojump_clo
     with pytest.raises(NetworkNotAppliedError):
         await pool.allocate("acme", request(wait_s=60.0), None)
     assert not cluster.leased()
+
+
+def unprovable(cluster: FakeCluster, why: str) -> None:
+    """A network of which nobody can show whether it is in force."""
+    if why == "no canary":
+        cluster.policies["ns"] = [policy("open", canary=None)]
+    else:
+        cluster.fail_probes = [NotFoundError("there is no /v1/probe") for _ in range(10)]
+
+
+UNPROVABLE = pytest.mark.parametrize("why", ["no canary", "an old daemon"])
+
+
+@UNPROVABLE
+@pytest.mark.parametrize("prepare", [False, True])
+async def test_one_whose_network_cannot_be_proved_is_handed_over_and_told_so(
+    autojump_clock, bed, why, prepare
+):
+    cluster, pool = bed
+    unprovable(cluster, why)
+    steps = {"prepare": STEPS} if prepare else {}
+    got = await pool.allocate("acme", request(network="open", **steps), "k", share=Share())
+    assert views.sandbox(got.instance)["conditions"]["network_acknowledged"] is False
+    # Written on the pod, so that each replica, and the certificate, tells the same.
+    assert conditions.shown(cluster.pods[got.instance.uid])["network_acknowledged"] is False
+    assert [one for one, _ in cluster.writes].count("agreed") == 1
+    again = await pool.allocate("acme", request(network="open", **steps), "k", share=Share())
+    assert again.instance.id == got.instance.id
+    assert views.sandbox(again.instance)["conditions"]["network_acknowledged"] is False
+    assert [one for one, _ in cluster.writes].count("agreed") == 1
+
+
+@UNPROVABLE
+async def test_who_asks_for_the_proof_gets_none_without_it(autojump_clock, bed, why):
+    cluster, pool = bed
+    unprovable(cluster, why)
+    with pytest.raises(NetworkUnsupportedError):
+        await pool.allocate("acme", request(network="open", network_wait=True), None, share=Share())
+    assert not cluster.leased()
+
+
+async def test_one_that_is_gone_when_that_is_written_does_not_come_back(autojump_clock, bed):
+    cluster, pool = bed
+    unprovable(cluster, "no canary")
+    agree = cluster.agree
+
+    async def and_goes(instance, record):
+        await agree(instance, record)
+        pool._roster.registry.forget(instance, Ending("node_lost", "its node is lost"))
+
+    cluster.agree = and_goes
+    got = await pool.allocate("acme", request(network="open"), None, share=Share())
+    assert pool._roster.registry.get(got.instance.uid) is None
+
+
+def test_a_record_is_told_to_be_unproved_once():
+    _, kept = conditions.agreed(request(), EVAL_POOL, {"a": 1}, waits=True)
+    got = conditions.unproved(kept)
+    assert got == {**kept, "conditions": {**kept["conditions"], "network_acknowledged": False}}
+    assert conditions.unproved(got) is None
+    assert conditions.unproved({"a": 1}) is None
 
 
 async def test_who_says_so_gets_it_at_once_and_is_told_that_nobody_looked(autojump_clock, bed):

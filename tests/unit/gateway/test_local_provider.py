@@ -283,6 +283,7 @@ async def test_what_is_prepared_is_marked_and_then_taken(bed):
     for call in (
         bed.provider.mark_prepared(taken, "what", "boot"),
         bed.provider.set_network(dataclasses.replace(taken, uid="other"), "none"),
+        bed.provider.agree(dataclasses.replace(taken, uid="other"), {}),
     ):
         with pytest.raises(errors.DeletedError):
             await call
@@ -293,6 +294,7 @@ async def test_what_this_machine_cannot_do_is_refused(bed):
     with pytest.raises(RefusedError):
         await bed.provider.resize(taken, Bounds())
     assert (await bed.provider.set_network(taken, "none")).uid == taken.uid
+    assert (await bed.provider.agree(taken, {"a": 1})).request == {"a": 1}
     with pytest.raises(errors.BadRequestError):
         await bed.provider.set_network(taken, "internet")
     assert set(await bed.provider.profiles("ns")) == {"none"}

@@ -171,6 +171,20 @@ async def test_that_its_image_was_swapped_before_outlives_the_hand_over():
         assert warm.was_swapped is False
 
 
+async def test_another_record_of_its_request_is_written_on_a_sandbox_that_lives():
+    async with provided() as (server, provider, api):
+        free = await free_one(server, api)
+        with pytest.raises(DeletedError):
+            await provider.agree(free, {"a": 1})
+        taken = await provider.claim(free, assignment())
+        changed = await provider.agree(taken, {"a": 1})
+        assert changed.request == {"a": 1}
+        assert (changed.claim_id, changed.tenant) == (taken.claim_id, taken.tenant)
+        await provider.mark(taken, Ending("expired", "its time was over"))
+        with pytest.raises(DeletedError):
+            await provider.agree(taken, {"a": 2})
+
+
 async def test_what_ends_or_is_nobodys_sandbox_is_given_none():
     async with provided() as (server, provider, api):
         free = await free_one(server, api)
