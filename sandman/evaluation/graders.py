@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import tempfile
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
@@ -18,7 +20,6 @@ from sandman.evaluation.parsers import PARSERS, Parser
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
     from sandman.evaluation.options import Plan
     from sandman.evaluation.rows import TaskRow
@@ -27,8 +28,18 @@ GRADE_LIMIT_S = 300.0
 """For one log. The package takes a fraction of a second for ten MB; what takes longer was written to take longer."""
 
 
+UNGRADABLE = "ungradable"
+"""The grader fails on this log and on no other: what the patch made of the log is no reason to try again."""
+_BLANK = f"{log.START}\n{log.END}\n"
+"""A log that any grader takes."""
+
+
 class GradingError(Exception):
     """The grader failed, which says nothing about the patch."""
+
+
+class UngradableError(GradingError):
+    """It failed on this log; of a `CarefulGrader`: and takes others of the same task."""
 
 
 class Grader(Protocol):
@@ -38,7 +49,8 @@ class Grader(Protocol):
         """The verdict on a whole log.
 
         Raises:
-            GradingError: there is none.
+            UngradableError: there is none on this log.
+            GradingError: the grader is not to be had.
         """
 
 
@@ -54,7 +66,40 @@ class OwnGrader:
         return await anyio.to_thread.run_sync(self._grade, row, file)
 
     def _grade(self, row: TaskRow, file: Path) -> Grade:
-        return grade(row, log.text_of(file.read_bytes()), self.parsers[row.log_parser])
+        text = log.text_of(file.read_bytes())
+        try:
+            return grade(row, text, self.parsers[row.log_parser])
+        except Exception as error:  # a parser may be anybody's
+            raise UngradableError(f"{row.log_parser}: {type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class CarefulGrader:
+    """Tells a grader that does not work from a log that was written to break one."""
+
+    grader: Grader
+
+    async def grade(self, row: TaskRow, patch: str, file: Path) -> Grade:
+        """The verdict on a whole log.
+
+        Raises:
+            UngradableError: there is none on this log.
+            GradingError: nor would there be on any other.
+        """
+        try:
+            return await self.grader.grade(row, patch, file)
+        except UngradableError:
+            await self._try(row, patch)
+            raise
+
+    async def _try(self, row: TaskRow, patch: str) -> None:
+        with tempfile.TemporaryDirectory() as place:
+            file = Path(place) / "blank.txt"
+            await anyio.Path(file).write_text(_BLANK)
+            try:
+                await self.grader.grade(row, patch, file)
+            except UngradableError as error:
+                raise GradingError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +124,13 @@ class PackageGrader:
                     check=False,
                 )
         except TimeoutError:
-            raise GradingError(f"SWE-bench's grading took more than {self.limit_s:g} s") from None
+            raise UngradableError(
+                f"SWE-bench's grading took more than {self.limit_s:g} s"
+            ) from None
         except OSError as error:
             raise GradingError(f"{self.python}: {error.strerror or error}") from None
+        except Exception as error:  # as a group, where it ended before it had read what it was told
+            raise UngradableError(f"{self.python}: {type(error).__name__}: {error}") from error
         return replace(_parsed(done), exit_code=await anyio.to_thread.run_sync(_exit_code, file))
 
 
@@ -95,9 +144,9 @@ def _parsed(done: subprocess.CompletedProcess[bytes]) -> Grade:
         answer = json.loads(lines[-1])
     except (IndexError, ValueError):
         said = done.stderr.decode("utf-8", "replace").strip()[-500:]
-        raise GradingError(f"SWE-bench's grading ended with {done.returncode}: {said}") from None
+        raise UngradableError(f"SWE-bench's grading ended with {done.returncode}: {said}") from None
     if "error" in answer:
-        raise GradingError(f"SWE-bench's grading: {answer['error']}")
+        raise UngradableError(f"SWE-bench's grading: {answer['error']}")
     return _grade(answer["report"], f"swebench {answer['version']}")
 
 

@@ -20,7 +20,7 @@ NO_RESULTS = "no_results"
 CONTRADICTION = "exit_code_contradicts"
 """The test command failed, and its output names no test that did: it does not tell of the run that was."""
 
-_EXIT_CODE = re.compile(rf"{re.escape(EXIT_CODE)}:\s*(-?\d+)")
+_EXIT_CODE = re.compile(rf"{re.escape(EXIT_CODE)}:\s*(-?[0-9]{{1,9}})(?![0-9])")
 _RAN = re.compile(
     "|".join(
         (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 import anyio
 
 from sandman.evaluation import trial
-from sandman.evaluation.graders import Grader, choose
+from sandman.evaluation.graders import CarefulGrader, Grader, choose
 from sandman.evaluation.journal import Journal
 from sandman.evaluation.options import EvaluationOptions, Plan
 from sandman.evaluation.predictions import Prediction, read_predictions
@@ -42,7 +42,7 @@ async def evaluate(
     tasks = read_rows(rows)
     patches = read_predictions(predictions, tasks)
     wanted = {patch.instance_id for patch in patches}
-    grader = choose(plan, [row for row in tasks if row.instance_id in wanted])
+    grader = CarefulGrader(choose(plan, [row for row in tasks if row.instance_id in wanted]))
     place = Path(out)
     await anyio.Path(place).mkdir(parents=True, exist_ok=True)
     with Journal(place) as journal:

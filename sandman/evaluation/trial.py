@@ -13,7 +13,7 @@ import anyio
 
 from sandman.evaluation import faults
 from sandman.evaluation.attempt import LOG, Attempt, Ran
-from sandman.evaluation.graders import Grader, GradingError
+from sandman.evaluation.graders import UNGRADABLE, Grader, GradingError, UngradableError
 from sandman.evaluation.grading import TESTS_FAILED, Grade, Split
 from sandman.evaluation.records import EvaluationKey, EvaluationRecord, Outcome
 
@@ -111,6 +111,9 @@ async def _grade(job: Job, ran: Ran, grader: Grader, directory: Path) -> Grade |
     else:
         try:
             found = await grader.grade(job.row, job.prediction.patch, directory / LOG)
+        except UngradableError as error:
+            ran.detail = str(error)
+            found = Grade(resolved=False, reason=UNGRADABLE)
         except GradingError as error:
             return faults.settings(faults.GRADING, str(error))
     if ran.oom_killed and not found.resolved:

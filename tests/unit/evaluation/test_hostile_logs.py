@@ -1,0 +1,102 @@
+"""Logs are written by code that nobody vouches for: one costs its own record at most, and no time that grows faster than it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from sandman.evaluation import faults, trial
+from sandman.evaluation.attempt import LOG, Ran
+from sandman.evaluation.faults import Fault
+from sandman.evaluation.graders import (
+    UNGRADABLE,
+    CarefulGrader,
+    Grader,
+    OwnGrader,
+    PackageGrader,
+)
+from sandman.evaluation.grading import Grade
+from sandman.evaluation.log import exit_code_of
+from sandman.evaluation.parsers import PARSERS
+from sandman.evaluation.script import EXIT_CODE
+from tests.unit.evaluation.samples import text
+from tests.unit.evaluation.test_trial import GOOD, job
+
+PARSER = "parse_log_pytest"
+
+
+async def graded(place, grader: Grader, content: str, ran: Ran | None = None) -> Grade | Fault:
+    (place / LOG).write_text(content)
+    return await trial._grade(job(), ran or Ran(), CarefulGrader(grader), place)
+
+
+def of_package(place, *lines: str) -> PackageGrader:
+    """A program in the place of the Python that has the package; `$log` holds the log."""
+    program = place / "python"
+    get = """log=$(sed 's/.*"log": "\\([^"]*\\)".*/\\1/')"""
+    program.write_text("\n".join(["#!/bin/sh", get, *lines, ""]))
+    program.chmod(0o755)
+    return PackageGrader(str(program), limit_s=2.0)
+
+
+ANSWER = """echo '{"version": "5", "report": {"resolved": false}}'"""
+
+
+async def test_a_number_that_is_none_is_passed_over(tmp_path):
+    told = f"{EXIT_CODE}: {'9' * 5000}"
+    assert exit_code_of(told) is None
+    assert exit_code_of(f"{told}\n{EXIT_CODE}: 3") == 3
+    assert exit_code_of(f"{EXIT_CODE}: -1") == -1
+    found = await graded(tmp_path, OwnGrader(PARSERS), text(told, *GOOD, code=0))
+    assert isinstance(found, Grade)
+    assert (found.resolved, found.exit_code) == (True, 0)
+
+
+async def test_a_parser_that_fails_on_one_log_fails_for_that_one(tmp_path):
+    def picky(content: str) -> dict[str, str]:
+        return {"t": str(1 // ("zero" not in content))}
+
+    grader, ran = OwnGrader({PARSER: picky}), Ran()
+    found = await graded(tmp_path, grader, text("zero"), ran)
+    assert isinstance(found, Grade)
+    assert (found.resolved, found.reason) == (False, UNGRADABLE)
+    assert "ZeroDivisionError" in ran.detail
+
+
+async def test_a_parser_that_fails_on_any_log_is_a_setting(tmp_path):
+    def broken(content: str) -> dict[str, str]:
+        raise LookupError(content[:1])
+
+    found = await graded(tmp_path, OwnGrader({PARSER: broken}), text(*GOOD))
+    assert isinstance(found, Fault)
+    assert (found.reason, found.cause) == (faults.GRADING, "caller")
+    assert "LookupError" in found.detail
+
+
+@pytest.mark.parametrize(
+    "on_it", ["exec sleep 60", "kill -9 $$", """echo '{"error": "RecursionError: deep"}'"""]
+)
+async def test_a_log_on_which_the_package_fails_buys_nothing(tmp_path, on_it):
+    grader = of_package(tmp_path, f'if grep -q odd "$log"; then {on_it}; exit; fi', ANSWER)
+    found = await graded(tmp_path, grader, text("odd"))
+    assert isinstance(found, Grade)
+    assert (found.resolved, found.reason) == (False, UNGRADABLE)
+
+
+async def test_a_package_that_fails_on_any_log_is_a_setting(tmp_path):
+    for grader in (
+        of_package(tmp_path, """echo '{"error": "KeyError: no such parser"}'"""),
+        PackageGrader(sys.executable),
+        PackageGrader(str(tmp_path / "none")),
+    ):
+        found = await graded(tmp_path, grader, text(*GOOD))
+        assert isinstance(found, Fault)
+        assert (found.reason, found.cause) == (faults.GRADING, "caller")
+
+
+async def test_want_of_memory_is_told_also_where_the_log_cannot_be_graded(tmp_path):
+    grader = of_package(tmp_path, 'if grep -q odd "$log"; then kill -9 $$; fi', ANSWER)
+    found = await graded(tmp_path, grader, text("odd"), Ran(oom_killed=True))
+    assert isinstance(found, Fault)
+    assert (found.reason, found.cause) == ("oom", "sandbox")
