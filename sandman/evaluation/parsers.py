@@ -15,7 +15,6 @@ Parser = Callable[[str], Mapping[str, str]]
 
 STATUSES = ("FAILED", "PASSED", "SKIPPED", "ERROR", "XFAIL")
 _COUNT = re.compile(r"^\[\d+\]$")
-_OPTION = re.compile(r"(.*?)\[(.*)\]")
 _COLOUR = re.compile(r"\[(\d+)m")
 _CONTROL = str.maketrans("", "", "".join(map(chr, range(1, 32))))
 
@@ -45,9 +44,10 @@ def pytest_options(text: str) -> Statuses:
 
 
 def _shortened(test: str) -> str:
-    if (found := _OPTION.search(test)) is None:
+    first, last = test.find("["), test.rfind("]")
+    if not 0 <= first < last:
         return test
-    main, option = found.groups()
+    main, option = test[:first], test[first + 1 : last]
     if option.startswith("/") and not option.startswith("//") and "*" not in option:
         option = "/" + option.split("/")[-1]
     return f"{main}[{option}]"

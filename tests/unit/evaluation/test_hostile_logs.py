@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sandman.evaluation import faults, trial
+from sandman.evaluation import faults, log, parsers, trial
 from sandman.evaluation.attempt import LOG, Ran
 from sandman.evaluation.faults import Fault
 from sandman.evaluation.graders import (
@@ -100,3 +103,50 @@ async def test_want_of_memory_is_told_also_where_the_log_cannot_be_graded(tmp_pa
     found = await graded(tmp_path, grader, text("odd"), Ran(oom_killed=True))
     assert isinstance(found, Fault)
     assert (found.reason, found.cause) == ("oom", "sandbox")
+
+
+# --- time: each of these takes milliseconds, or runs into the suite's watchdog ---
+
+LONG = 500_000
+WORDS = ("passing", " passing", " spec, ", " specs, 1 failure", "Executed ", "TOTAL: ", "Tests:", "Test Suites:", "\n# tests ", "': ok")  # fmt: skip
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("filler", ["1", "0", " ", "1 a, "])
+def test_what_ran_is_looked_for_in_one_pass(word, filler):
+    assert not log.says_that_tests_ran("0" + word + filler.replace("1", "0") * LONG + "x")
+    assert log.says_that_tests_ran(filler * LONG + "x\n12 passing")
+
+
+@pytest.mark.parametrize("family", set(parsers.PARSERS.values()))
+@pytest.mark.parametrize("filler", ["[", "]", "[1", "[1]", "[1m", " - ", "FAILED ", "[/"])
+def test_every_parser_reads_a_line_in_one_pass(family, filler):
+    assert family(f"FAILED t.py::a{filler * LONG}\nPASSED t")["t"] == "PASSED"
+
+
+_BY_SWEBENCH = re.compile(
+    r"Executed [1-9]\d* of \d+|TOTAL: [1-9]\d* (?:SUCCESS|FAILED)|[1-9]\d* passing|Tests:\s+[1-9]\d*"
+    r"|Test Suites:\s+(?:\d+ \w+, )*[1-9]\d* total|^# tests [1-9]\d*|[1-9]\d* specs?, \d+ failures?|': ok$",
+    re.MULTILINE,
+)
+PARTS = st.sampled_from((*WORDS, "\n", "0", "1", "20", " of 3", " SUCCESS", " ", "1 a, ", " total", "# tests 3", " failures", "x"))  # fmt: skip
+
+
+@given(st.lists(PARTS, max_size=8).map("".join))
+def test_what_ran_is_what_swebench_takes_for_it(content):
+    assert log.says_that_tests_ran(content) == (_BY_SWEBENCH.search(content) is not None)
+
+
+NAMES = st.text("ab[]/*\\", max_size=12)
+
+
+@given(NAMES)
+def test_the_last_part_of_a_path_is_what_swebench_takes_for_it(name):
+    found = re.search(r"(.*?)\[(.*)\]", name)
+    expected = name
+    if found is not None:
+        main, option = found.groups()
+        if option.startswith("/") and not option.startswith("//") and "*" not in option:
+            option = "/" + option.split("/")[-1]
+        expected = f"{main}[{option}]"
+    assert parsers._shortened(name) == expected
