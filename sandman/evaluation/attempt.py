@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from sandman._core.faults import CommandError
 from sandman.errors import SandmanError
 from sandman.evaluation import faults, ladder
 from sandman.evaluation.certify import certify
 from sandman.evaluation.scrub import TRUSTED, ScrubError, scrub_git
+from sandman.wire import NOT_FOUND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,8 +51,14 @@ class Ran:
     fault: Fault | None = None
     log: dict[str, object] | None = None
     oom_killed: bool = False
+    begun: bool = False
+    """From the patch on, what becomes of the sandbox may be its doing."""
     certificate: dict[str, object] | None = None
     facts: dict[str, object] = field(default_factory=dict)
+
+
+class SetupError(Exception):
+    """The caller's `setup` failed, or a command that it wanted to go well."""
 
 
 class LogFile:
@@ -111,22 +119,36 @@ class Attempt:
                 await self._work(box, ran)
         except ScrubError as error:
             ran.fault = faults.settings("scrub", str(error))
+        except SetupError as error:
+            ran.fault = faults.settings(faults.SETUP, str(error))
         except SandmanError as error:
             if error.reason in faults.FATAL:
                 raise
-            ran.fault = faults.of(error)
+            ran.fault = faults.of(error, begun=ran.begun)
         return ran
 
     async def _work(self, box: Sandbox, ran: Ran) -> None:
-        if self.plan.setup is not None:
-            await self.plan.setup(box, self.row)
+        await self._set_up(box)
         if self.plan.scrub_git:
             scrubbed = await scrub_git(box, self.plan.workdir)
             ran.facts["scrubbed_refs"] = scrubbed.refs
+        ran.begun = True
         if not self.prediction.control:
             await self._apply(box, ran)
         if ran.fault is None and ran.stop is None:
             await self._test(box, ran)
+
+    async def _set_up(self, box: Sandbox) -> None:
+        if self.plan.setup is None:
+            return
+        try:
+            await self.plan.setup(box, self.row)
+        except CommandError as error:
+            raise SetupError(error.detail) from error
+        except SandmanError:
+            raise
+        except Exception as error:  # it is the caller's, and may raise anything
+            raise SetupError(f"{type(error).__name__}: {error}") from error
 
     async def _step(self, box: Sandbox, argv: tuple[str, ...]) -> ExecResult:
         return await box.exec(
@@ -138,36 +160,50 @@ class Attempt:
         await self._keep("patch.diff", patch)
         path = f"{SCRATCH}/patch-{uuid.uuid4().hex}.diff"
         await box.files.write(path, patch)
+        await self._keep("apply.txt", await self._climb(box, path, ran))
+
+    async def _climb(self, box: Sandbox, path: str, ran: Ran) -> bytes:
+        """Attempt after attempt, until one does it; what they said."""
         told = b""
         for number, rung in enumerate(ladder.RUNGS):
-            if number:
-                await box.run(ladder.CLEAN, cwd=self.plan.workdir, env=TRUSTED, timeout_s=STEP_S)
+            if number and await self._clean(box, ran):
+                return told
             result = await self._step(box, (*rung, path))
             told += f"$ {ladder.name_of(rung)}\n".encode() + result.stdout
             if result.ok:
                 ran.applied_by = ladder.name_of(rung)
-                break
-            if result.start_error is not None and rung[0] == "git":
-                why = result.start_error.replace("_", " ")
-                ran.fault = faults.settings(
-                    faults.NOT_STARTED, f"git in {self.plan.workdir}: {why}"
-                )
-                return
-        else:
-            if (await self._step(box, (*ladder.CHECK, path))).ok:
-                ran.applied_by = ladder.ALREADY
-            else:
-                ran.stop = PATCH_FAILED
-                ran.detail = told.decode("utf-8", "replace").strip()[-MOST_TOLD:]
-        await self._keep("apply.txt", told)
+                return told
+            if self._broken(result, rung[0], ran):
+                return told
+        result = await self._step(box, (*ladder.CHECK, path))
+        if result.ok:
+            ran.applied_by = ladder.ALREADY
+        elif not self._broken(result, "git", ran):
+            ran.stop = PATCH_FAILED
+            ran.detail = told.decode("utf-8", "replace").strip()[-MOST_TOLD:]
+        return told
+
+    async def _clean(self, box: Sandbox, ran: Ran) -> bool:
+        """Put the tree back. Files that git may not remove stay, as with SWE-bench."""
+        result = await box.run(
+            ladder.CLEAN, cwd=self.plan.workdir, env=TRUSTED, timeout_s=STEP_S, merge_stderr=True
+        )
+        return self._broken(result, "git clean", ran)
+
+    def _broken(self, result: ExecResult, what: str, ran: Ran) -> bool:
+        """Whether it says nothing of the patch, and why in `ran`. Images without `patch` have one attempt less."""
+        if what != ladder.LAX or result.start_error != NOT_FOUND:
+            ran.fault = faults.of_result(result, f"{what} in {self.plan.workdir}")
+        return ran.fault is not None
 
     async def _test(self, box: Sandbox, ran: Ran) -> None:
+        # Before the script is there: what is asked of git, the patch may have made git do.
+        before = await self._step(box, ladder.DIFF)
         script = self.row.script.encode("utf-8", "replace")
         await self._keep("eval.sh", script)
         exec_id = f"eval-{uuid.uuid4().hex}"
         path = f"{SCRATCH}/{exec_id}.sh"
         await box.files.write(path, script, mode=0o755)
-        before = await self._step(box, ladder.DIFF)
         # Attached: a reader that is slow slows it down, and no byte is lost.
         process = await box.start(
             ["/bin/bash", path],
@@ -182,7 +218,8 @@ class Attempt:
             return
         try:  # the log is whole: what comes after it decides nothing
             after = await self._step(box, ladder.DIFF)
-            ran.facts["tree_changed"] = after.stdout != before.stdout
+            if before.ok and after.ok:
+                ran.facts["tree_changed"] = after.stdout != before.stdout
             await self._certify(box, process.exec_id, ran)
         except SandmanError as error:
             ran.facts["after"] = f"{error.reason}: {error.detail}"
@@ -227,10 +264,7 @@ class Attempt:
             "script_exit_code": result.exit_code,
         }
         if result.start_error is not None:
-            why = result.start_error.replace("_", " ")
-            ran.fault = faults.settings(
-                faults.NOT_STARTED, f"/bin/bash in {self.plan.workdir}: {why}"
-            )
+            ran.fault = faults.not_started(result.start_error, f"/bin/bash in {self.plan.workdir}")
         elif output.gaps or size != result.stdout_bytes:
             ran.fault = faults.infrastructure(
                 faults.LOG_LOST, f"{size} of {result.stdout_bytes} bytes of the log arrived"

@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from sandman.errors import CALLER, INFRASTRUCTURE, SANDBOX, SandmanError
+from sandman.wire import BUSY, NO_ROOM, ExecResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 LOG_LOST = "log_lost"
 """Bytes of the log are missing: whatever it says, it is not the whole."""
@@ -20,6 +21,10 @@ NOT_STARTED = "not_started"
 """The image lacks a program that the flow needs, or the working directory."""
 GRADING = "grading"
 """The grader itself failed."""
+SETUP = "setup"
+"""The caller's own preparation of the sandbox failed."""
+STEP_TIMED_OUT = "step_timed_out"
+"""A command around the script took longer than any should."""
 
 RETRIES = 3
 OWN_RETRIES = 1
@@ -27,7 +32,7 @@ OWN_RETRIES = 1
 FATAL = frozenset({"unauthenticated", "forbidden", "configuration", "method_not_allowed"})
 """Nothing else of the run would go better."""
 
-NO_ROOM = frozenset({"capacity", "unschedulable"})
+ALL_TAKEN = frozenset({"capacity", "unschedulable"})
 """Where no other node had room, the one to be avoided is better than none."""
 
 
@@ -51,10 +56,30 @@ class Fault:
         return self.cause != CALLER or self.passing
 
 
-def of(error: SandmanError) -> Fault:
-    """The fault that an error of the client is."""
-    passing = error.cause != CALLER or error.retryable
-    return Fault(error.reason, error.cause, error.detail, passing, error.retry_after)
+def of(error: SandmanError, *, begun: bool = True) -> Fault:
+    """The fault that an error of the client is. `begun`: the patch was there, and may have brought it about."""
+    cause = error.cause if begun or error.cause != SANDBOX else INFRASTRUCTURE
+    passing = cause != CALLER or error.retryable
+    return Fault(error.reason, cause, error.detail, passing, error.retry_after)
+
+
+def of_result(result: ExecResult, what: str) -> Fault | None:
+    """Why a command around the script says nothing; None: its exit code does."""
+    if result.start_error is not None:
+        return not_started(result.start_error, what)
+    if result.ok:
+        return None
+    if result.oom_killed:
+        return own(OOM_KILLED, f"{what}: the kernel killed a process for want of memory")
+    if result.timed_out:
+        return own(STEP_TIMED_OUT, f"{what} was not done after {result.wall_s:.0f} s")
+    return None
+
+
+def not_started(why: str, what: str) -> Fault:
+    """Why a program did not start: for want of room, or since somebody writes it just now; else it is the image's."""
+    kinds: dict[str, Callable[[str, str], Fault]] = {NO_ROOM: own, BUSY: infrastructure}
+    return kinds.get(why, settings)(NOT_STARTED, f"{what}: {why.replace('_', ' ')}")
 
 
 def infrastructure(reason: str, detail: str) -> Fault:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+LAX = "patch"
+"""The one program beside git; an image need not have it."""
 RUNGS: tuple[tuple[str, ...], ...] = (
     ("git", "apply", "--verbose"),
     ("git", "apply", "--verbose", "--3way"),
     ("git", "apply", "--verbose", "--reject"),
-    ("patch", "--batch", "--forward", "--fuzz=5", "-p1", "-i"),
+    (LAX, "--batch", "--forward", "--fuzz=5", "-p1", "-i"),
 )
 """Each is followed by the patch's path."""
 CLEAN = "git checkout -- . ; git clean -fd"
 """Between two attempts: one that fails may leave half of its work behind, over which all later ones would stumble."""
 CHECK = ("git", "apply", "--check", "--reverse")
 """After the last: the patch may be in whole although every attempt complained."""
-DIFF = ("git", "-c", "core.fileMode=false", "diff")
+DIFF = (
+    "git", "-c", "core.fileMode=false", "-c", "core.fsmonitor=false", "diff", "--no-ext-diff", "--no-textconv",
+)  # fmt: skip
+"""What changed, without running what the repository's own configuration names."""
 ALREADY = "already applied"
 
 

@@ -99,7 +99,7 @@ async def evaluate(
 
 def _to_avoid(met: list[tuple[Fault, Ran]]) -> list[str]:
     """The nodes of earlier attempts; none, where that left no room."""
-    if met and met[-1][0].reason in faults.NO_ROOM:
+    if met and met[-1][0].reason in faults.ALL_TAKEN:
         return []
     return [one.node for _, one in met if one.node]
 

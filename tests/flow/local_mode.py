@@ -156,6 +156,19 @@ def command(pid: int) -> bytes:
     return b""
 
 
+def sleepers(whole: Gateway) -> int:
+    """How many scripts have come to their `sleep 60`."""
+    return sum(sleeps_below(keeper) for keeper in whole.daemon.keepers())
+
+
+def sleeps_below(pid: int) -> bool:
+    """A process that has just gone has nothing below it."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        found = children(pid)
+    return any(command(child).startswith(b"sleep\x0060") or sleeps_below(child) for child in found)
+
+
 def main() -> None:
     """The program: local mode for two tenants, whose tokens are told first."""
     told = json.loads(sys.argv[1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -19,16 +18,13 @@ import anyio
 import pytest
 import trio
 
-from sandman import errors
 from sandman.client import Client
-from sandman.evaluation import trial
 from sandman.evaluation.inputs import TaskListError
 from sandman.evaluation.journal import Journal
 from sandman.sync import Client as SyncClient
 from sandman.wire import DEFAULT_OUTPUT_LIMIT
 from tests.fakes.cluster import TASK
-from tests.flow import local_mode
-from tests.flow.local_mode import Gateway, running
+from tests.flow.local_mode import Gateway, running, sleepers
 from tests.tasks import catalog, fetch, small
 from tests.tasks.rows import RealRow
 from tests.tasks.small import END, RESULT, SMALL, START, TOP
@@ -51,11 +47,6 @@ async def client(whole) -> AsyncIterator[Client]:
     async with whole.bed() as bed:
         yield bed.sandman
         await bed.release_all()
-
-
-@pytest.fixture
-def no_pauses(monkeypatch) -> None:
-    monkeypatch.setattr(trial, "LONGEST_PAUSE_S", 0.01)
 
 
 def row(*script: str, image: str = TASK, **changes: Any) -> dict[str, Any]:
@@ -133,126 +124,6 @@ async def test_what_takes_too_long_or_writes_too_much_is_unresolved_and_says_so(
     ]  # fmt: skip
     assert "1 s" in report.records[0].detail
     assert report.is_whole
-
-
-# --- faults ---
-
-
-async def test_a_sandbox_that_dies_is_infrastructure_and_earns_one_attempt(
-    client, whole, tmp_path, no_pauses
-):
-    """Its own code may have ended it: else it could try until its tests pass by luck."""
-    report = await client.evaluate([row("kill -9 -1; kill -9 1")], "none", tmp_path, **SMALL)
-    calm = report.records[0]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(kill_whenever_one_works, whole)
-        rows = [row("touch /tmp/works", "sleep 60")]
-        report = await client.evaluate(rows, "none", tmp_path / "killed", **SMALL)
-        nursery.cancel_scope.cancel()
-    [one] = report.records
-    assert (one.outcome, one.reason, one.cause) == ("infrastructure", "died", "sandbox")
-    assert [(met["reason"], met["cause"]) for met in one.attempts] == [("died", "sandbox")]
-    assert one.attempts[0]["sandbox"] != one.sandbox
-    assert not report.is_whole
-    # What is in the sandbox cannot kill its first process.
-    assert (calm.outcome, calm.attempts) == ("unresolved", ())
-
-
-async def kill_whenever_one_works(whole: Gateway) -> None:
-    while True:
-        if sleepers(whole):
-            whole.daemon.kill()
-        await trio.sleep(0.05)
-
-
-def sleepers(whole: Gateway) -> int:
-    """How many scripts have come to their `sleep 60`."""
-    return sum(sleeps_below(keeper) for keeper in whole.daemon.keepers())
-
-
-def sleeps_below(pid: int) -> bool:
-    """A process that has just gone has nothing below it."""
-    children: list[int] = []
-    with contextlib.suppress(OSError):
-        children = local_mode.children(pid)
-    return any(
-        local_mode.command(child).startswith(b"sleep\x0060") or sleeps_below(child)
-        for child in children
-    )
-
-
-def losing(*lost: errors.SandmanError):
-    """A `setup` by which the first sandboxes are lost."""
-    left = list(lost)
-
-    async def setup(box: object, row: object) -> None:
-        del box, row
-        if left:
-            raise left.pop(0)
-
-    return setup
-
-
-async def test_faults_of_the_infrastructure_are_retried_and_never_a_verdict(
-    client, tmp_path, no_pauses
-):
-    lost = [
-        errors.EvictedError("disk pressure"),
-        errors.NodeLostError("gone"),
-        errors.PreemptedError("for another"),
-    ]
-    report = await client.evaluate([row()], "gold", tmp_path, setup=losing(*lost), **SMALL)
-    [one] = report.records
-    assert one.outcome == "resolved"
-    assert [met["reason"] for met in one.attempts] == ["evicted", "node_lost", "preempted"]
-    assert len({one.sandbox, *(met["sandbox"] for met in one.attempts)}) == 4
-    assert report.to_json()["retried"] == 3
-    setup = losing(*lost[:2], errors.EvictedError("again"))
-    how = {**SMALL, "retries": 2, "setup": setup}
-    [one] = (await client.evaluate([row()], "gold", tmp_path / "b", **how)).records
-    assert (one.outcome, one.reason, one.cause) == ("infrastructure", "evicted", "infrastructure")
-    assert (one.failed, one.detail) == ({}, "again")
-
-
-async def test_a_setting_that_cannot_be_is_an_error_and_others_go_on(client, tmp_path):
-    rows = [
-        row(name="good"),
-        row(name="no image", image="nowhere.test/none:1"),
-        row(name="no place"),
-    ]
-    report = await client.evaluate(rows, "gold", tmp_path, **SMALL)
-    assert [(one.outcome, one.cause) for one in report.records] == [
-        ("resolved", None), ("error", "caller"), ("resolved", None),
-    ]  # fmt: skip
-    for number, (how, reason) in enumerate(
-        [
-            ({"workdir": "/tmp/none"}, "path_not_found"),
-            ({"scrub_git": True, "workdir": "/tmp"}, "scrub"),
-            ({"workdir": "/tmp", "sandbox": {"env": {"PATH": "/nowhere"}}}, "not_started"),
-            ({**SMALL, "grader": "swebench", "swebench_python": sys.executable}, "grading"),
-        ]
-    ):
-        wrong = await client.evaluate([row()], "gold", tmp_path / str(number), **how)
-        assert [(one.outcome, one.reason) for one in wrong.records] == [("error", reason)]
-
-
-async def test_a_patch_that_is_in_already_is_applied(client, tmp_path):
-    async def setup(box, row) -> None:
-        del row
-        await box.files.write(f"{TOP}/result", b"PASSED t\n")
-        await box.run(
-            "git -c user.name=a -c user.email=a@b.test commit -qam b", cwd=TOP, check=True
-        )
-
-    report = await client.evaluate([row()], "gold", tmp_path, setup=setup, **SMALL)
-    [one] = report.records
-    assert (one.outcome, one.applied_by) == ("resolved", "already applied")
-
-
-async def test_a_token_that_is_not_known_ends_the_run(client, tmp_path):
-    async with Client(client.settings.url, "smk_x_y", ca=client.settings.trust) as stranger:
-        with pytest.raises(errors.UnauthenticatedError):
-            await stranger.evaluate([row(name=str(n)) for n in range(20)], "gold", tmp_path)
 
 
 # --- again ---

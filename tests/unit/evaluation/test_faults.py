@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandman import errors, problems
+from sandman import errors, problems, wire
 from sandman.evaluation import faults
+from sandman.wire import ExecResult
 
 LOST = faults.infrastructure("evicted", "")
 OWN = faults.own("oom", "")
@@ -54,3 +56,28 @@ def test_every_reason_is_reported_for_what_it_is():
         assert faults.again([fault]) == expected, reason
     assert faults.of(errors.ImageNotFoundError("x")).is_infrastructure is False
     assert faults.of(errors.QuotaError("x")).is_infrastructure
+
+
+@pytest.mark.parametrize(
+    ("result", "cause"),
+    [
+        (ExecResult(1), None),
+        (ExecResult(0, oom_killed=True), None),
+        (ExecResult(137, signal=9, oom_killed=True), "sandbox"),
+        (ExecResult(124, timed_out=True), "sandbox"),
+        (ExecResult(126, start_error=wire.NO_ROOM), "sandbox"),
+        (ExecResult(126, start_error=wire.BUSY), "infrastructure"),
+        (ExecResult(127, start_error=wire.NOT_FOUND), "caller"),
+        (ExecResult(126, start_error=wire.TOO_LONG), "caller"),
+    ],
+)
+def test_a_command_that_did_not_come_to_its_end_says_nothing(result, cause):
+    found = faults.of_result(result, "git")
+    assert (found and found.cause) == cause
+
+
+def test_before_the_patch_is_there_nothing_is_its_doing():
+    own = errors.EvictedError("for its own disk", cause=errors.SANDBOX)
+    assert faults.of(own).cause == "sandbox"
+    assert faults.of(own, begun=False).cause == "infrastructure"
+    assert faults.of(errors.ImageNotFoundError("x"), begun=False).cause == "caller"
