@@ -16,6 +16,7 @@ from sandman.evaluation import log, packaged
 from sandman.evaluation.grading import TESTS_FAILED, Grade, Split, grade
 from sandman.evaluation.inputs import TaskListError
 from sandman.evaluation.parsers import PARSERS, Parser
+from sandman.evaluation.script import END, START
 
 if TYPE_CHECKING:
     import subprocess
@@ -30,7 +31,7 @@ GRADE_LIMIT_S = 300.0
 
 UNGRADABLE = "ungradable"
 """The grader fails on this log and on no other: what the patch made of the log is no reason to try again."""
-_BLANK = f"{log.START}\n{log.END}\n"
+_BLANK = f"{START}\n{END}\n"
 """A log that any grader takes."""
 
 

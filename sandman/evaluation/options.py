@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypedDict
 
+from sandman._core import prepare
 from sandman.evaluation.faults import OWN_RETRIES, RETRIES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from sandman._async.creation import SandboxOptions
     from sandman._async.sandbox import Sandbox
@@ -63,6 +66,18 @@ class EvaluationOptions(TypedDict, total=False):
 AVOID_MAX = 16
 """Nodes that a gateway takes in one request; the last ones are the news."""
 
+INDIFFERENT = frozenset(
+    {"wait_s", "run", "labels", "avoid_nodes", "ttl_s", "idle_s", "max_s", "heartbeat", "owner", "image"}
+)  # fmt: skip
+"""Options of sandboxes that decide when and where there is one, and not what is in it; the image is each row's."""
+
+
+def _plain(value: object) -> object:
+    """What JSON has no form for, as what it has one for."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, Iterable) else str(value)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -100,11 +115,22 @@ class Plan:
                 raise ValueError(f"{name} must be at least {most}")
         if plan.timeout_s <= 0:
             raise ValueError("timeout_s must be more than 0")
+        if plan.sandbox is not None and plan.sandbox.get("idempotency_key") is not None:
+            raise ValueError("sandbox: an idempotency_key would give all evaluations one sandbox")
         return plan
 
     def identity(self) -> list[object]:
         """What of it decides a verdict: after a change, an evaluation of before does not count."""
-        return [self.timeout_s, self.scrub_git, self.workdir, self.log_limit]
+        flow = [self.timeout_s, self.scrub_git, self.workdir, self.log_limit]
+        judge = [self.grader, self.swebench_python, sorted(self.parsers or {})]
+        box: dict[str, object] = {
+            name: value
+            for name, value in (self.sandbox or {}).items()
+            if name not in INDIFFERENT and value is not None
+        }
+        if self.sandbox is not None and (steps := self.sandbox.get("prepare")) is not None:
+            box["prepare"] = prepare.to_json(steps)
+        return [*flow, *judge, json.dumps(box, sort_keys=True, default=_plain)]
 
     def sandbox_options(self, image: str, avoid: Sequence[str] = ()) -> SandboxOptions:
         """Those of one evaluation's sandbox: fresh, of the row's image, for as long as the script may take."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -65,6 +66,30 @@ def test_what_decides_a_verdict_is_in_a_jobs_digest():
     assert job(concurrency=3, retries=0).digest == same
     changed = [job(patch="q"), job(timeout_s=5.0), job(scrub_git=True), job(workdir="/x")]
     assert len({same, *(one.digest for one in changed)}) == 5
+    judges = [job(grader="own"), job(swebench_python="/p"), job(parsers={"mine": dict})]
+    assert len({same, *(one.digest for one in judges)}) == 4
+
+
+def test_so_are_the_sandboxes_that_it_was_measured_in():
+    same = job().digest
+    elsewhere = {
+        "wait_s": 5.0, "run": "r", "labels": {"a": "b"}, "avoid_nodes": ["n"], "ttl_s": 9.0, "idle_s": 9.0, "max_s": 9.0,
+        "heartbeat": False, "owner": "o", "user": None,
+    }  # fmt: skip
+    assert job(sandbox=elsewhere).digest == job(sandbox={}).digest == same
+    prepare = [{"file": {"path": "/a", "content": b"\xff"}}]
+    changed = [
+        {"network": "open"}, {"env": MappingProxyType({"A": "1"})}, {"resources": {"cpu": 2}}, {"prepare": prepare},
+        {"pool": "p"}, {"user": 3}, {"purpose": "train"}, {"workdir": "/x"}, {"node_class": "c"}, {"network_wait": False},
+    ]  # fmt: skip
+    assert len({same, *(job(sandbox=one).digest for one in changed)}) == len(changed) + 1
+    order = [{"A": "1", "B": "2"}, {"B": "2", "A": "1"}]
+    assert len({job(sandbox={"env": one}).digest for one in order}) == 1
+
+
+def test_one_sandbox_for_all_evaluations_is_refused():
+    with pytest.raises(ValueError, match="idempotency_key"):
+        Plan.of({"sandbox": {"idempotency_key": "one"}})
 
 
 def test_nodes_of_earlier_tries_are_avoided_while_there_is_room_elsewhere():
