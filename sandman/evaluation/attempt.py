@@ -31,6 +31,8 @@ STEP_S = 300.0
 """Seconds for one command around the script."""
 SCRATCH = "/tmp"  # nosec B108  # noqa: S108 - in a sandbox, of which local mode may share it with others: names there are used once
 LOG = "test_output.txt"
+APPLIED = "apply.txt"
+CERTIFICATE = "certificate.json"
 PATCH_FAILED = "patch_failed"
 TIMED_OUT = "timed_out"
 LOG_LIMIT = "log_limit"
@@ -160,7 +162,7 @@ class Attempt:
         await self._keep("patch.diff", patch)
         path = f"{SCRATCH}/patch-{uuid.uuid4().hex}.diff"
         await box.files.write(path, patch)
-        await self._keep("apply.txt", await self._climb(box, path, ran))
+        await self._keep(APPLIED, await self._climb(box, path, ran))
 
     async def _climb(self, box: Sandbox, path: str, ran: Ran) -> bytes:
         """Attempt after attempt, until one does it; what they said."""

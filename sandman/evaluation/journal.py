@@ -97,6 +97,12 @@ class Journal:
     def _write(self, body: dict[str, object]) -> None:
         data = json.dumps(body, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
         with self._one:
-            while data:
-                data = data[os.write(self._fd, data) :]
-            os.fsync(self._fd)
+            end = os.fstat(self._fd).st_size
+            try:
+                while data:
+                    data = data[os.write(self._fd, data) :]
+                os.fsync(self._fd)
+            except OSError:
+                # Half a line with the next one behind it would be no line of such a journal.
+                os.ftruncate(self._fd, end)
+                raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from sandman.evaluation import faults
-from sandman.evaluation.attempt import LOG, Attempt, Ran
+from sandman.evaluation.attempt import APPLIED, CERTIFICATE, LOG, Attempt, Ran
 from sandman.evaluation.graders import UNGRADABLE, Grader, GradingError, UngradableError
 from sandman.evaluation.grading import TESTS_FAILED, Grade, Split
 from sandman.evaluation.records import EvaluationKey, EvaluationRecord, Outcome
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 EMPTY_PATCH = "empty_patch"
 LONGEST_PAUSE_S = 30.0
+OF_ATTEMPT = (LOG, APPLIED, CERTIFICATE)
+"""Files that each attempt has of its own; patch and script are the same for all."""
 MOST_NAME = 100
 """Characters of a directory's name."""
 
@@ -78,9 +81,10 @@ async def evaluate(
         SandmanError: one after which no other evaluation would go better.
         OSError: the directory cannot be written.
     """
+    directory = job.directory(out)
+    await anyio.to_thread.run_sync(_clear, directory)
     if job.prediction.is_empty:
         return _record(job, Ran(), [], _verdict(Grade(resolved=False, reason=EMPTY_PATCH)))
-    directory = job.directory(out)
     await anyio.Path(directory).mkdir(parents=True, exist_ok=True)
     attempt = Attempt(job.row, job.prediction, plan, directory)
     met: list[tuple[Fault, Ran]] = []
@@ -122,11 +126,18 @@ async def _grade(job: Job, ran: Ran, grader: Grader, directory: Path) -> Grade |
     return found
 
 
+def _clear(directory: Path) -> None:
+    """What an earlier run left there is of no record that will count."""
+    if directory.exists():
+        shutil.rmtree(directory)
+
+
 async def _set_aside(directory: Path, number: int) -> None:
-    """Keep the log of an attempt without a verdict, beside that of the next one."""
-    log = anyio.Path(directory / LOG)
-    if await log.exists():
-        await log.rename(directory / f"test_output.{number}.txt")
+    """Keep what an attempt without a verdict left, beside what the next one will."""
+    for name in OF_ATTEMPT:
+        file = anyio.Path(directory / name)
+        if await file.exists():
+            await file.rename(directory / f"{file.stem}.{number}{file.suffix}")
 
 
 def _report(job: Job, grade: Grade) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 
 import pytest
 
@@ -78,3 +80,28 @@ def test_members_of_later_versions_are_passed_over(tmp_path):
     body = record().to_json() | {"later": 1}
     (tmp_path / NAME).write_text(f'{{"format": 1}}\n{json.dumps({"record": body})}\n')
     assert read(tmp_path) == [record()]
+
+
+def test_a_line_that_could_not_be_written_is_not_there(tmp_path, monkeypatch):
+    """A full disk takes half of it, and there is room again for the next one."""
+    write = os.write
+    left = [20]
+
+    def full(fd: int, data: bytes) -> int:
+        if not left:
+            return write(fd, data)
+        if (most := left[0]) == 0:
+            left.clear()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        left[0] = 0
+        return write(fd, data[:most])
+
+    with Journal(tmp_path) as journal:
+        journal.append(record())
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", full)
+            with pytest.raises(OSError, match="No space"):
+                journal.append(record(repetition=1))
+            assert record(repetition=1).key not in journal.records
+            journal.append(record(repetition=2))
+    assert [one.key.repetition for one in read(tmp_path)] == [0, 2]

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
+from sandman.client import Client
 from sandman.evaluation import faults, trial
 from sandman.evaluation.attempt import LOG, Ran
 from sandman.evaluation.faults import Fault
@@ -18,6 +19,8 @@ from sandman.evaluation.predictions import Prediction
 from sandman.evaluation.trial import Job
 from tests.unit.evaluation.samples import row, text
 
+NOBODY = Client("https://127.0.0.1:9", "smk_x_y")
+"""No gateway is there: an empty patch asks none."""
 GOOD = ("PASSED t.py::fixed", "PASSED t.py::kept", "PASSED t.py::other")
 
 
@@ -108,3 +111,29 @@ def test_what_is_avoided_is_asked_for_with_what_the_caller_avoids():
     many = [f"n{number}" for number in range(40)]
     assert plan.sandbox_options("i:1", many)["avoid_nodes"] == many[-16:]
     assert "avoid_nodes" not in Plan().sandbox_options("i:1")
+
+
+async def test_no_file_of_an_earlier_run_lies_beside_a_record(tmp_path):
+    one = job(patch="")
+    place = one.directory(tmp_path)
+    (place / "deeper").mkdir(parents=True)
+    for name in (LOG, "report.json", "certificate.json", "deeper/x"):
+        (place / name).write_text("stale")
+    for _ in range(2):
+        record = await trial.evaluate(NOBODY, one, Plan(), OwnGrader(PARSERS), tmp_path)
+        assert (record.outcome, record.reason) == ("unresolved", "empty_patch")
+        assert list(place.rglob("*")) == []
+
+
+async def test_files_of_an_attempt_without_a_verdict_are_set_aside(tmp_path):
+    names = {LOG, "apply.txt", "certificate.json"}
+    for number in (1, 2):
+        for name in names:
+            (tmp_path / name).write_text(str(number))
+        await trial._set_aside(tmp_path, number)
+    await trial._set_aside(tmp_path, 3)
+    assert {one.name: one.read_text() for one in tmp_path.iterdir()} == {
+        f"{stem}.{number}.{kind}": str(number)
+        for number in (1, 2)
+        for stem, kind in (name.split(".") for name in names)
+    }
