@@ -85,7 +85,10 @@ def objects(source: Source, *, key: str) -> list[Members]:
     if not isinstance(source, str | os.PathLike):
         return [_members(one, f"item {index}") for index, one in enumerate(source)]
     path = Path(source)
-    text = path.read_text("utf-8")
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise TaskListError(f"is not UTF-8: {error.reason}", place=str(path)) from None
     if path.suffix == ".jsonl":
         lines = enumerate(text.split("\n"), 1)
         return [

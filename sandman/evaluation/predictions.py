@@ -64,6 +64,8 @@ def read_predictions(source: Source, rows: Sequence[TaskRow]) -> tuple[Predictio
         patch = members.text("model_patch", "")
         found.append(Prediction(name, patch, model, samples[name, model]))
         samples[name, model] += 1
+    if not found:
+        raise TaskListError("holds no prediction", place="the predictions")
     return tuple(found)
 
 

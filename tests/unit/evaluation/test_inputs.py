@@ -76,6 +76,23 @@ def test_a_file_of_another_form_is_refused(tmp_path, name, content, place):
     assert caught.value.place.endswith(place)
 
 
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json"])
+def test_a_file_that_is_no_text_is_refused(tmp_path, name):
+    (tmp_path / name).write_bytes(b'[{"instance_id": "\xff"}]')
+    with pytest.raises(TaskListError, match="is not UTF-8") as caught:
+        read_rows(tmp_path / name)
+    assert caught.value.place.endswith(name)
+
+
+@pytest.mark.parametrize("content", ["[]", "{}"])
+def test_a_list_without_predictions_is_refused(tmp_path, content):
+    """Nothing evaluated would be a run whose every evaluation has a verdict."""
+    (tmp_path / "patches.json").write_text(content)
+    for source in (tmp_path / "patches.json", []):
+        with pytest.raises(TaskListError, match="holds no prediction"):
+            read_predictions(source, [row()])
+
+
 def test_two_rows_of_one_name_are_refused():
     with pytest.raises(TaskListError, match="there twice"):
         read_rows([document(), document()])
