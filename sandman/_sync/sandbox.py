@@ -116,6 +116,7 @@ class Sandbox:
         shell: str | None = None,
         detached: bool = True,
         stdin_open: bool = False,
+        attached_grace_s: float | None = None,
         **options: Unpack[ExecOptions],
     ) -> Process:
         """Start a program (`argv`) or a string (`shell`) and come back to it later.
@@ -124,15 +125,16 @@ class Sandbox:
             argv: program and arguments.
             shell: for the image's shell.
             detached: it runs on whoever reads it, or nobody. Otherwise a reader slows it down and
-                loses nothing, and it is ended when nobody has read for ATTACHED_GRACE_S.
-            stdin_open: `Process.write` may follow; without it the command reads `stdin`, then end of
-                file.
+                loses nothing, and it is ended when nobody has read for `attached_grace_s`.
+            stdin_open: `Process.write` may follow; else the command reads `stdin`, then end of file.
+            attached_grace_s: seconds, 300 at most; None: ATTACHED_GRACE_S.
             **options: see ExecOptions. A `stdin` must be bytes or text here.
 
         Raises:
             SandmanError: it did not start. A missing program is a result.
         """
         spec = either(argv, shell)._replace(detached=detached, stdin_open=stdin_open)
+        spec = spec._replace(attached_grace_s=attached_grace_s)
         spec, source = specify(spec, options)
         if source is not None:
             if source.whole is None:
@@ -299,8 +301,7 @@ class Sandbox:
         Raises:
             SandmanError: the gateway could not be asked, or the sandbox has ended.
         """
-        call = Call("POST", f"{self._path}/renew", sandbox=self.id)
-        answer = self._transport.json(call)
+        answer = self._transport.json(Call("POST", f"{self._path}/renew", sandbox=self.id))
         if not isinstance(answer, dict):
             raise faults.not_understood("a renewal", answer)
         expires_at = answer.get("expires_at")
@@ -338,8 +339,7 @@ class Sandbox:
         Raises:
             NotFoundError: no such sandbox, or not yours.
         """
-        answer = self._transport.json(Call("GET", self._path, sandbox=self.id))
-        self.info = parse_info(answer)
+        self.info = parse_info(self._transport.json(Call("GET", self._path, sandbox=self.id)))
         return self.info
 
     def _exec(self, spec: ExecSpec, *, check: bool, options: ExecOptions) -> ExecResult:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 STEP_S = 300.0
 """Seconds for one command around the script."""
+READER_AWAY_S = 120.0
+"""For which the script lives on without its reader: a connection that says nothing is noticed after 60 s, and
+another one is tried for 30 s."""
 SCRATCH = "/tmp"  # nosec B108  # noqa: S108 - in a sandbox, of which local mode may share it with others: names there are used once
 LOG = "test_output.txt"
 APPLIED = "apply.txt"
@@ -210,6 +213,7 @@ class Attempt:
         process = await box.start(
             ["/bin/bash", path],
             detached=False,
+            attached_grace_s=READER_AWAY_S,
             merge_stderr=True,
             cwd=self.plan.workdir,
             timeout_s=self.plan.timeout_s,

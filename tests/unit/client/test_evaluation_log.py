@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from sandman.client import Client
+from sandman.errors import BadRequestError
 from sandman.evaluation import attempt as attempts
 from sandman.evaluation.attempt import Attempt, Ran
 from sandman.evaluation.options import Plan
 from sandman.evaluation.predictions import Prediction
+from sandman.wire import MAX_ATTACHED_GRACE_S
 from tests.unit.client.backends import on_backends
 from tests.unit.client.way import SANDBOX, Way
 from tests.unit.daemon.harness import TOKEN
@@ -81,3 +83,11 @@ async def test_a_log_over_the_limit_ends_the_script(way, tmp_path):
     ran = await came_of(way, tmp_path, "yes", log_limit=100_000)
     assert (ran.fault, ran.stop) == (None, "log_limit")
     assert len(log_of(tmp_path)) > 100_000
+
+
+@on_backends
+async def test_a_script_lives_on_while_its_reader_comes_back(way, tmp_path, monkeypatch):
+    """For longer than the client takes at most; the daemon is asked for it, and refuses what is too long."""
+    monkeypatch.setattr(attempts, "READER_AWAY_S", MAX_ATTACHED_GRACE_S + 1)
+    with pytest.raises(BadRequestError, match="attached_grace_s"):
+        await came_of(way, tmp_path)
