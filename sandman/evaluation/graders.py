@@ -6,7 +6,7 @@ import importlib.util
 import json
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,6 +29,8 @@ GRADE_LIMIT_S = 300.0
 """For one log. The package takes a fraction of a second for ten MB; what takes longer was written to take longer."""
 
 
+GRADINGS = 2
+"""At once: each has its log in memory, and several times at that."""
 UNGRADABLE = "ungradable"
 """The grader fails on this log and on no other: what the patch made of the log is no reason to try again."""
 _BLANK = f"{START}\n{END}\n"
@@ -76,9 +78,10 @@ class OwnGrader:
 
 @dataclass(frozen=True, slots=True)
 class CarefulGrader:
-    """Tells a grader that does not work from a log that was written to break one."""
+    """Tells a grader that does not work from a log that was written to break one; judges few at once."""
 
     grader: Grader
+    limiter: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(GRADINGS))
 
     async def grade(self, row: TaskRow, patch: str, file: Path) -> Grade:
         """The verdict on a whole log.
@@ -87,11 +90,12 @@ class CarefulGrader:
             UngradableError: there is none on this log.
             GradingError: nor would there be on any other.
         """
-        try:
-            return await self.grader.grade(row, patch, file)
-        except UngradableError:
-            await self._try(row, patch)
-            raise
+        async with self.limiter:
+            try:
+                return await self.grader.grade(row, patch, file)
+            except UngradableError:
+                await self._try(row, patch)
+                raise
 
     async def _try(self, row: TaskRow, patch: str) -> None:
         with tempfile.TemporaryDirectory() as place:

@@ -53,7 +53,7 @@ class Finding:
 
 def text_of(data: bytes) -> str:
     """A log as text: what is no UTF-8 is replaced, and every line ends with a line feed, as where Python reads a text file."""
-    return data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").decode("utf-8", "replace")
 
 
 def exit_code_of(text: str) -> int | None:

@@ -25,7 +25,7 @@ TIMEOUT_S = 1800.0
 WAIT_S = 600.0
 """For a sandbox, where the run's options name no other time: an evaluation is worth waiting for."""
 WORKDIR = "/testbed"
-LOG_LIMIT = 256 * 1024 * 1024
+LOG_LIMIT = 64 * 1024 * 1024
 """Bytes of log: the largest of SWE-bench's are some ten MB, and grading reads one into memory."""
 OVERHEAD_S = 1800.0
 """Seconds that a sandbox lives beyond the script's: for the patch, the history, the verifier."""
@@ -42,7 +42,7 @@ class EvaluationOptions(TypedDict, total=False):
     `scrub_git`: take the repository's future out of its history before the patch is applied. `workdir`: the repository ("/testbed").
     `grader`: "swebench", "own", or "auto": the package where it is installed. `swebench_python`: the Python that has it, where it is
     not this one. `parsers`: further log parsers by name, from a text
-    to the status (PASSED, FAILED, …) of each test. `log_limit`: bytes of log (256 MiB). `sandbox`: options of the sandboxes.
+    to the status (PASSED, FAILED, …) of each test. `log_limit`: bytes of log (64 MiB). `sandbox`: options of the sandboxes.
     `setup`: awaited with each sandbox and its row before anything else is done there, for what an image lacks. `on_progress`: called
     after each evaluation.
     """

@@ -6,11 +6,19 @@ import json
 import subprocess
 import sys
 
+import anyio
 import pytest
 
 from sandman.evaluation import graders
-from sandman.evaluation.graders import GradingError, OwnGrader, PackageGrader, choose
-from sandman.evaluation.grading import Split
+from sandman.evaluation.graders import (
+    GRADINGS,
+    CarefulGrader,
+    GradingError,
+    OwnGrader,
+    PackageGrader,
+    choose,
+)
+from sandman.evaluation.grading import Grade, Split
 from sandman.evaluation.inputs import TaskListError
 from sandman.evaluation.options import Plan
 from tests.unit.evaluation.samples import row, text
@@ -70,3 +78,27 @@ def test_where_it_is():
     assert isinstance(choose(mine, [row(log_parser="mine")]), OwnGrader)
     assert isinstance(choose(mine, [row()]), PackageGrader)
     assert isinstance(choose(Plan(swebench_python="/opt/python", grader="own"), [row()]), OwnGrader)
+
+
+class Counting:
+    """Grades nothing, and knows how many wait for it at once."""
+
+    now = most = 0
+
+    async def grade(self, row: object, patch: str, file: object) -> Grade:
+        del row, patch, file
+        self.now += 1
+        self.most = max(self.most, self.now)
+        for _ in range(20):
+            await anyio.lowlevel.checkpoint()
+        self.now -= 1
+        return Grade(True, None)
+
+
+async def test_few_logs_are_in_memory_at_once(tmp_path):
+    counting = Counting()
+    careful = CarefulGrader(counting)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(10):
+            tasks.start_soon(careful.grade, row(), "p", tmp_path / "log")
+    assert (counting.most, counting.now) == (GRADINGS, 0)
