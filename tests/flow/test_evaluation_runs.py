@@ -216,7 +216,7 @@ def test_the_command_line(whole, tmp_path):
     predictions = tmp_path / "patches.jsonl"
     told = [{"instance_id": "good", "model_patch": ""}]
     predictions.write_text("".join(json.dumps(one) + "\n" for one in told))
-    first = command(whole, "--rows", setup, "--predictions", "none", "--out", tmp_path / "out", "--workdir", "/tmp")  # fmt: skip
+    first = command(whole, "--rows", setup, "--predictions", "none", "--out", tmp_path / "out", "--workdir", "/tmp", "--cpu", "1")  # fmt: skip
     assert first.returncode == 125, first.stderr
     assert "[2/2]" in first.stderr
     assert "good resolved" in first.stderr
