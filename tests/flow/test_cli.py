@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from tests.flow.conftest import Bed
 
+# Seven programs start in a test, and on a busy machine that takes its time; each has a limit of its own.
+pytestmark = pytest.mark.timeout(180)
+
 
 class Shell:
     """Runs `sandman …` as the tenant acme."""

@@ -127,9 +127,20 @@ async def test_the_overview_tells_a_tenant_of_itself_and_of_no_other(bed):
         told[tenant] = got.json()
     acme, zeta = told["acme"], told["zeta"]
     assert acme["tenant"] == {
-        "name": "acme", "key": "acme", "weight": 1.0, "sandboxes": 1, "waiting": 0, "oldest_s": None,
-        "limits": {"concurrent": None, "rate": None, "cpu": None, "memory": None},
-    }  # fmt: skip
+        "name": "acme",
+        "key": "acme",
+        "weight": 1.0,
+        "sandboxes": 1,
+        "waiting": 0,
+        "oldest_s": None,
+        "limits": {
+            "concurrent": None,
+            "eval_reserved": None,
+            "rate": None,
+            "cpu": None,
+            "memory": None,
+        },
+    }
     [one] = acme["allocations"]
     assert (one["tier"], one["total_ms"] >= one["queued_ms"]) == (made["tier"], True)
     assert one["at"] <= acme["now"]
