@@ -36,8 +36,8 @@ log = structlog.get_logger()
 
 AT_ONCE = 16
 """Certificates in the making, of one replica: each is two reads of the API server and some probes."""
-AT_ONCE_OF_ONE = 4
-"""Of them those of one tenant: whoever asks for thousands, or whose sandboxes do not answer, holds up no other."""
+AT_ONCE_OF_ONE = 12
+"""Of them those of one tenant: whoever asks for thousands, or whose sandboxes do not answer, leaves four to others."""
 TURN_S = 10.0
 """Seconds that one waits for its turn: with LIMIT_S less than the 30 s of silence after which load balancers cut."""
 AGAIN_S = 2.0

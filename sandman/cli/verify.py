@@ -63,7 +63,9 @@ def verify(
         click.echo(json.dumps(rows))
     elif files:
         show(COLUMNS, [{**row, "reasons": " · ".join(row["reasons"])} for row in rows])
-    is_good = all(row["signature"] in (GOOD, NONE) for row in rows) and bool(rows or not files)
+    # Of records that have none nobody can be blamed; a file in which nothing is proven is no success.
+    is_proven = not files or any(row["signature"] == GOOD for row in rows)
+    is_good = is_proven and all(row["signature"] in (GOOD, NONE) for row in rows)
     is_controlled = all(row["verdict"] == certificates.CONTROLLED for row in rows)
     if not is_good or (controlled and not is_controlled):
         raise click.exceptions.Exit(EXIT_HERE)
@@ -90,7 +92,8 @@ def _envelopes(name: str) -> Iterator[object]:
         except (ValueError, RecursionError):
             found = None
         is_record = isinstance(found, dict) and "certificate" in found
-        yield (found["certificate"] or ABSENT) if is_record else found
+        envelope = found["certificate"] if is_record else found
+        yield ABSENT if is_record and envelope is None else envelope
 
 
 def _is_json(text: bytes) -> bool:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import shutil
+import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -128,8 +129,13 @@ async def _grade(job: Job, ran: Ran, grader: Grader, directory: Path) -> Grade |
 
 def _clear(directory: Path) -> None:
     """What an earlier run left there is of no record that will count."""
-    if directory.exists():
-        shutil.rmtree(directory)
+    if directory.is_symlink() or directory.exists():
+        # Out of the way first: what cannot be deleted, since somebody has it open over NFS, say, must not end a run.
+        old = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}")
+        directory.rename(old)
+        if old.is_symlink():
+            old.unlink()
+        shutil.rmtree(old, ignore_errors=True)
 
 
 async def _set_aside(directory: Path, number: int) -> None:

@@ -200,11 +200,12 @@ async def test_a_tree_that_could_not_be_put_back_is_no_ground_for_a_verdict(
     client, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(ladder, "CLEAN", "sleep 60")
-    monkeypatch.setattr(attempt, "STEP_S", 1.0)
+    monkeypatch.setattr(attempt, "STEP_S", 5.0)
     told = [{"instance_id": "small", "model_patch": "nonsense", "model_name_or_path": "m"}]
     how = {**SMALL, "own_retries": 0}
     [one] = (await client.evaluate([row()], told, tmp_path, **how)).records
     assert (one.outcome, one.reason) == ("infrastructure", "step_timed_out")
+    assert "git clean" in one.detail
 
 
 async def test_no_program_that_a_repository_names_sees_the_script_beforehand(

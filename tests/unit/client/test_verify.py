@@ -91,7 +91,9 @@ def test_records_of_a_report_and_those_without(cli, keys, kept):
     assert cli("verify", "--controlled", "--keys", keys, report).exit_code == 1
     without = kept({"certificate": None}, {"certificate": None})
     assert cli("verify", "--controlled", "--keys", keys, without).exit_code == 1
+    assert cli("verify", "--keys", keys, without).exit_code == 1
     assert cli("verify", "--keys", keys, kept()).exit_code == 1
+    assert "malformed" in cli("verify", "--json", "--keys", keys, kept({"certificate": ""})).stdout
     assert cli("verify", "--controlled", "--keys", keys, kept(signed().to_json())).exit_code == 0
 
 

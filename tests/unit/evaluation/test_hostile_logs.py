@@ -34,13 +34,13 @@ async def graded(place, grader: Grader, content: str, ran: Ran | None = None) ->
     return await trial._grade(job(), ran or Ran(), CarefulGrader(grader), place)
 
 
-def of_package(place, *lines: str) -> PackageGrader:
+def of_package(place, *lines: str, limit_s: float = 60.0) -> PackageGrader:
     """A program in the place of the Python that has the package; `$log` holds the log."""
     program = place / "python"
     get = """log=$(sed 's/.*"log": "\\([^"]*\\)".*/\\1/')"""
     program.write_text("\n".join(["#!/bin/sh", get, *lines, ""]))
     program.chmod(0o755)
-    return PackageGrader(str(program), limit_s=2.0)
+    return PackageGrader(str(program), limit_s)
 
 
 ANSWER = """echo '{"version": "5", "report": {"resolved": false}}'"""
@@ -77,11 +77,26 @@ async def test_a_parser_that_fails_on_any_log_is_a_setting(tmp_path):
     assert "LookupError" in found.detail
 
 
+async def test_what_this_machine_did_to_a_grading_is_no_verdict(tmp_path):
+    """Killed once, for want of memory here, say: the same log is judged again."""
+    once = f"if [ ! -e {tmp_path}/was ]; then : >{tmp_path}/was; kill -9 $$; fi"
+    found = await graded(tmp_path, of_package(tmp_path, once, ANSWER), text("odd"))
+    assert isinstance(found, Grade)
+    assert (found.resolved, found.reason) != (False, UNGRADABLE)
+    assert found.graded_by == "swebench 5"
+
+
 @pytest.mark.parametrize(
-    "on_it", ["exec sleep 60", "kill -9 $$", """echo '{"error": "RecursionError: deep"}'"""]
+    ("on_it", "limit_s"),
+    [
+        ("exec sleep 60", 5.0),
+        ("kill -9 $$", 60.0),
+        ("""echo '{"error": "RecursionError: deep"}'""", 60.0),
+    ],
 )
-async def test_a_log_on_which_the_package_fails_buys_nothing(tmp_path, on_it):
-    grader = of_package(tmp_path, f'if grep -q odd "$log"; then {on_it}; exit; fi', ANSWER)
+async def test_a_log_on_which_the_package_fails_buys_nothing(tmp_path, on_it, limit_s):
+    odd = f'if grep -q odd "$log"; then {on_it}; exit; fi'
+    grader = of_package(tmp_path, odd, ANSWER, limit_s=limit_s)
     found = await graded(tmp_path, grader, text("odd"))
     assert isinstance(found, Grade)
     assert (found.resolved, found.reason) == (False, UNGRADABLE)
@@ -118,7 +133,7 @@ def test_what_ran_is_looked_for_in_one_pass(word, filler):
     assert log.says_that_tests_ran(filler * LONG + "x\n12 passing")
 
 
-@pytest.mark.parametrize("family", set(parsers.PARSERS.values()))
+@pytest.mark.parametrize("family", dict.fromkeys(parsers.PARSERS.values()))
 @pytest.mark.parametrize("filler", ["[", "]", "[1", "[1]", "[1m", " - ", "FAILED ", "[/"])
 def test_every_parser_reads_a_line_in_one_pass(family, filler):
     assert family(f"FAILED t.py::a{filler * LONG}\nPASSED t")["t"] == "PASSED"
