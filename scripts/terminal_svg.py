@@ -70,7 +70,8 @@ def shown(command: list[str], columns: int, rows: int, seconds: float, typed: li
 
 
 def _lines(text: str) -> list[str]:
-    return _OTHER.sub("", text).replace("\r\n", "\n").rstrip().splitlines()
+    # What goes to a line's beginning, to write over it, a picture of lines cannot show.
+    return _OTHER.sub("", text).replace("\r", "").rstrip().splitlines()
 
 
 def picture(lines: list[str], columns: int) -> str:
