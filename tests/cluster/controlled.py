@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 OUT = Path("build/controlled")
 LIMIT_S, WORK = 2.5, "sum(i * i for i in range(9_000_000))"
 """The test with a limit: some 0.8 s of one processor of its own."""
+EVAL = "deployment/sandman-pool-eval"
 SHARED = "shared"
 """The pool without control: little is set aside for its sandboxes, as is usual for rollouts."""
 NEIGHBOURS: Mapping[str, str] = {
@@ -121,14 +122,14 @@ async def main(times: int) -> int:
     image = made.image("python")
     pools.make(made, "busy", BUSY, 2)
     pools.make(made, SHARED, {**BUSY, "limits": {"cpu": "1", "memory": "256Mi"}}, 1)
-    made.kubectl("scale", "deployment/sandman-pool-eval", "--replicas=1")
+    # Each in a new pod: the node has one processor to give away, and a placeholder would keep it from them.
+    made.kubectl("scale", EVAL, "--replicas=0")
     try:
         async with made.client() as client, neighbours(client, image):
             controlled = await arm(client, image, "eval", times)
             usual = await arm(client, image, SHARED, times)
             keys = await client.certificate_keys()
     finally:
-        made.kubectl("scale", "deployment/sandman-pool-eval", "--replicas=0")
         for pool in ("busy", SHARED):
             pools.remove(made, pool)
     say("| task | controlled: resolved, flips | not: resolved, flips |\n|---|---|---|")
