@@ -121,7 +121,11 @@ async def main(times: int) -> int:
     made = deployed.deploy(beds.Bed.from_env())
     image = made.image("python")
     pools.make(made, "busy", BUSY, 2)
-    pools.make(made, SHARED, {**BUSY, "limits": {"cpu": "1", "memory": "256Mi"}}, 1)
+    little = {
+        "requests": {"cpu": "10m", "memory": "64Mi"},
+        "limits": {"cpu": "1", "memory": "256Mi"},
+    }
+    pools.make(made, SHARED, little)
     # Each in a new pod: the node has one processor to give away, and a placeholder would keep it from them.
     made.kubectl("scale", EVAL, "--replicas=0")
     try:
