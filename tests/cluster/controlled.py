@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 OUT = Path("build/controlled")
 LIMIT_S, WORK = 2.5, "sum(i * i for i in range(9_000_000))"
-"""The test with a limit: some 0.8 s of one processor of its own."""
+"""The test with a limit."""
 EVAL = "deployment/sandman-pool-eval"
 SHARED = "shared"
 """The pool without control: little is set aside for its sandboxes, as is usual for rollouts."""
