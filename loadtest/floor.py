@@ -205,6 +205,7 @@ def claim(pod: Mapping[str, Any], now: float) -> list[dict[str, Any]]:
         {"op": "add", "path": "/spec/activeDeadlineSeconds", "value": 2 * int(LIFE_S)},
         *_added("/metadata/labels/", labels),
         *_added("/metadata/annotations/", annotations),
+        {"op": "add", "path": "/metadata/managedFields", "value": [{}]},
     ]
 
 

@@ -98,6 +98,7 @@ def test_the_claim_tests_before_it_writes_and_writes_everything_at_once():
         "/metadata/annotations/sandman.dev~1lease": '{"expires_at":2000.5,"max_s":100.0,"start_s":0.0}',
         "/metadata/annotations/sandman.dev~1request": '{"image":"r.example/task:1","labels":{"a":"b"}}',
         "/metadata/annotations/cluster-autoscaler.kubernetes.io~1safe-to-evict": "false",
+        "/metadata/managedFields": [{}],
     }
 
 
