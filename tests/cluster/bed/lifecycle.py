@@ -28,7 +28,7 @@ from tests.cluster.bed.model import BedError
 from tests.cluster.bed.shell import attempt, run, say, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from tests.cluster.bed.model import Bed
@@ -137,11 +137,11 @@ def _prepare(bed: Bed) -> None:
     network.prepare(bed)
 
 
-def start(bed: Bed, *names: str) -> None:
-    """Start these components, and return at once."""
+def start(bed: Bed, *names: str, settings: Mapping[str, str] | None = None) -> None:
+    """Start these components, with these variables of the environment, and return at once."""
     # containerd finds its shim and runc by PATH, the network parts iptables and ipset.
     path = f"{bed.bin}:{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
-    environment = dict(os.environ) | {"PATH": path}
+    environment = dict(os.environ) | {"PATH": path} | dict(settings or {})
     for name in names:
         component = components.component(bed, name)
         processes.start(record(bed, name), bed.logs / f"{name}.log", component.command, environment)
