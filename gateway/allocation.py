@@ -221,6 +221,15 @@ class Allocation:
             del self._given[slot.uid]
             self.offer(slot)
 
+    def keep(self, ticket: Ticket) -> Order | None:
+        """A placeholder for one whose new pod finds no node, kept from all others until `give_back`."""
+        slot = None if ticket.is_fresh or ticket.gang else self._choose(ticket)
+        if slot is None:
+            return None
+        self.withdraw(slot.uid)
+        self._given[slot.uid] = ticket.number
+        return Order(ticket, Tier.WARM, slot)
+
     # --- the decision ---
 
     def assign(self) -> list[Order]:

@@ -92,6 +92,8 @@ class Fulfilment:
         self.preparation = Preparation(daemons, roster, settings)
         self.spent: Callable[[Ticket, str], None] = lambda ticket, _: roster.allocation.done(ticket)
         """Told of an order whose image runs on a node, though it is yet to be prepared: others may go on."""
+        self.made: dict[int, str] = {}
+        """Uids of new pods that are not ready yet, by their tickets' numbers."""
         self.in_hand: set[str | None] = set()
         """Claims that are being carried out: their pods are known, and nobody's yet."""
         self.networks = Networks(provider, daemons, roster, settings)
@@ -120,6 +122,7 @@ class Fulfilment:
             return await self._carry_out(order, want, assignment)
         finally:
             self.in_hand.discard(assignment.claim_id)
+            self.made.pop(order.ticket.number, None)
 
     async def _carry_out(self, order: Order, want: Want, assignment: Assignment) -> Ready:
         begun = trio.current_time()
@@ -129,6 +132,8 @@ class Fulfilment:
             instance = await self._take(taken, order, placeholder, assignment)
             claimed = trio.current_time()
             self._roster.taken(instance, uid_was_known=order.slot is not None)
+            if order.slot is None:
+                self.made[order.ticket.number] = instance.uid
             claim = self.handshake(assignment, want.request)
             info = await self._make_ready(order, instance, claim, want)
             await self.wait_network(instance, want)

@@ -7,6 +7,7 @@ either handed over or deleted, and its place in the queue is given up.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from gateway.keylocks import KeyLocks
 from gateway.model import DEFAULT_SHARE, Purpose, Ready, Share, Timings
 from gateway.outcomes import Outcomes
 from gateway.provider import BusyError, ClaimLostError, PoolSeen
+from gateway.reseating import Reseating
 from gateway.resizing import NotResizedError
 from gateway.steps import prepared_hash
 from gateway.trials import Trials
@@ -81,6 +83,7 @@ class Pool:
         """Set while a pause may be going on."""
         self._paces: dict[str, pace.Pace] = {}
         self._admission = Admission(roster, fulfilment, settings.queue_max)
+        self._reseating = Reseating(self._allocation, roster.registry, fulfilment.made)
 
     def __repr__(self) -> str:
         return f"<Pool {self._allocation!r} keys={len(self._keys)}>"
@@ -248,6 +251,7 @@ class Pool:
                 waiter.is_waiting = self._allocation.is_waiting(waiter.ticket)
             del self._waiters[waiter.ticket.number]
             self._admission.leave(waiter.want)
+            self._reseating.leave(waiter.ticket)
             self._allocation.leave(waiter.ticket)
             self._pump()
         return made
@@ -273,8 +277,10 @@ class Pool:
             order = await waiter.wait_order()
             pause = 0.0
             try:
-                made = await self._fulfilment.carry_out(order, want)
-                return self._trials.succeeded(order, made)
+                carry_out = functools.partial(self._fulfilment.carry_out, order, want)
+                made = await self._reseating.attempt(order, carry_out)
+                if made is not None:
+                    return self._trials.succeeded(order, made)
             except ClaimLostError:
                 lost += 1
                 log.info("claim lost", attempt=lost, slot=order.slot and order.slot.uid)
@@ -298,6 +304,7 @@ class Pool:
                 raise CapacityError("every placeholder tried was lost", retry_after=1.0)
             await trio.sleep(pause)
             self._allocation.arrive(waiter.ticket, first=True)
+            self._reseating.leave(waiter.ticket)
             self._pump()
 
     def _spent(self, ticket: Ticket, node: str) -> None:
@@ -329,6 +336,7 @@ class Pool:
             self._frozen.set()
         for order in self._allocation.assign():
             self._waiters[order.ticket.number].give(order)
+        self._reseating.look()
 
     def waiting(self) -> list[Waiting]:
         """Each request that waits for an order."""

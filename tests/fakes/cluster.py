@@ -76,6 +76,9 @@ class FakeCluster(Daemons):
         self.answer = lambda _pod, _path, _body: (200, json.dumps({"exit_code": 0}).encode())
         """What a daemon answers to one."""
         self.call_s = 0.0
+        self.start_s = START_S
+        self.is_full = False
+        """No node has room for a new pod."""
         """Seconds that one takes."""
         self.known_images = [BASE, TASK]
         """What its node says that it holds; of others a canary goes first."""
@@ -212,8 +215,11 @@ class FakeCluster(Daemons):
             pool=spec.name, state=names.STATE_LEASED, image=spec.image, nonce=f"nonce-{number}",
             bounds=sizing.scaled(spec.bounds, assignment.resources),
         )  # fmt: skip
-        taken = self._put(self._with(pod, assignment))
-        self._boot(pod.uid, START_S)
+        taken = self._with(pod, assignment)
+        if self.is_full:
+            taken = dataclasses.replace(taken, node=None, address=None, running=False)
+        self._put(taken)
+        self._boot(pod.uid, math.inf if self.is_full else self.start_s)
         await trio.sleep(self.delay_after)
         self._judge_image(taken)
         return taken
