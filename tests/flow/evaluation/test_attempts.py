@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -12,28 +12,12 @@ from sandman import errors
 from sandman.client import Client
 from sandman.evaluation import attempt, ladder, trial
 from tests.fakes.cluster import TASK
-from tests.flow.local_mode import Gateway, running, sleepers
+from tests.flow.local_mode import Gateway, sleepers
 from tests.tasks import small
 from tests.tasks.small import END, RESULT, SMALL, START, TOP
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
 # Whole programs start here, and on a busy machine that takes its time.
 pytestmark = pytest.mark.timeout(180)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Iterator[Gateway]:
-    with running(tmp_path_factory.mktemp("state"), most=12) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(whole) -> AsyncIterator[Client]:
-    async with whole.bed() as bed:
-        yield bed.sandman
-        await bed.release_all()
 
 
 @pytest.fixture
@@ -41,8 +25,7 @@ def no_pauses(monkeypatch) -> None:
     monkeypatch.setattr(trial, "LONGEST_PAUSE_S", 0.01)
 
 
-def row(*script: str, image: str = TASK, **changes: Any) -> dict[str, Any]:
-    return small.row(image, *script, **changes)
+row = functools.partial(small.row, TASK)
 
 
 async def test_a_sandbox_that_dies_is_infrastructure_and_earns_one_attempt(
@@ -108,7 +91,7 @@ async def test_faults_of_the_infrastructure_are_retried_and_never_a_verdict(
 async def test_a_setting_that_cannot_be_is_an_error_and_others_go_on(client, tmp_path):
     rows = [
         row(name="good"),
-        row(name="no image", image="nowhere.test/none:1"),
+        small.row("nowhere.test/none:1", name="no image"),
         row(name="no place"),
     ]
     report = await client.evaluate(rows, "gold", tmp_path, **SMALL)

@@ -12,7 +12,6 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -24,33 +23,17 @@ from sandman.evaluation.journal import Journal
 from sandman.sync import Client as SyncClient
 from sandman.wire import DEFAULT_OUTPUT_LIMIT
 from tests.fakes.cluster import TASK
-from tests.flow.local_mode import Gateway, running, sleepers
+from tests.flow.local_mode import Gateway, sleepers
 from tests.tasks import catalog, fetch, small
 from tests.tasks.rows import RealRow
 from tests.tasks.small import END, RESULT, SMALL, START, TOP
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
 
 # Whole programs start here, and on a busy machine that takes its time.
 pytestmark = pytest.mark.timeout(180)
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Iterator[Gateway]:
-    with running(tmp_path_factory.mktemp("state"), most=12) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(whole) -> AsyncIterator[Client]:
-    async with whole.bed() as bed:
-        yield bed.sandman
-        await bed.release_all()
-
-
-def row(*script: str, image: str = TASK, **changes: Any) -> dict[str, Any]:
-    return small.row(image, *script, **changes)
+ROOT = Path(__file__).parents[3]
+row = partial(small.row, TASK)
 
 
 def patches(*texts: str, name: str = "small") -> list[dict[str, str]]:
@@ -211,7 +194,7 @@ def test_the_command_line(whole, tmp_path):
     """Twice: the second finds all done. Without a verdict its exit code is 125."""
     setup = tmp_path / "rows.jsonl"
     script = "cd /tmp; git init -q repo 2>&1; echo '>>>>> Start Test Output'; echo PASSED t; echo '>>>>> End Test Output'"
-    rows = [row(script, name="good"), row(script, name="bad", image="nowhere.test/none:1")]
+    rows = [row(script, name="good"), small.row("nowhere.test/none:1", script, name="bad")]
     setup.write_text("".join(json.dumps(one) + "\n" for one in rows))
     predictions = tmp_path / "patches.jsonl"
     told = [{"instance_id": "good", "model_patch": ""}]
@@ -243,7 +226,7 @@ def test_interrupted_runs_leave_no_sandbox_and_go_on_later(whole, tmp_path):
     for number, out in signals.items():
         words = ["--rows", tmp_path / "rows.json", "--predictions", "none", "--out", out, "-w", "/tmp", "-n", "1"]  # fmt: skip
         argv = [sys.executable, "-m", "sandman.cli", "eval", *map(str, words)]
-        begun[number] = subprocess.Popen(argv, env=environ, cwd=Path(__file__).parents[2])
+        begun[number] = subprocess.Popen(argv, env=environ, cwd=ROOT)
     try:
         until = time.monotonic() + 60
         while sleepers(whole) < len(begun):
@@ -270,5 +253,5 @@ def command(whole: Gateway, *arguments: object) -> subprocess.CompletedProcess[s
     return subprocess.run(
         [sys.executable, "-m", "sandman.cli", "eval", *map(str, arguments)],
         env={**os.environ, **whole.environ}, capture_output=True, text=True, check=False,
-        stdin=subprocess.DEVNULL, timeout=120, cwd=Path(__file__).parents[2],
+        stdin=subprocess.DEVNULL, timeout=120, cwd=ROOT,
     )  # fmt: skip
