@@ -33,7 +33,7 @@ $(VENV)/.locked: requirements-dev.lock pyproject.toml
 lock: setup ## resolve the dependencies anew; hashes, and no word of where they came from
 	$(PY) -m pip install --quiet --disable-pip-version-check uv
 	$(call compile,$(OURS)) --output-file requirements.lock
-	$(call compile,$(OURS)) --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	$(call compile,$(OURS) --extra local) --group dev --constraint requirements.lock --output-file requirements-dev.lock
 	$(call compile,--group fuzz) --output-file requirements-fuzz.lock
 	$(call compile,--group browser) --output-file requirements-browser.lock
 	$(call compile,--group load) --output-file requirements-load.lock

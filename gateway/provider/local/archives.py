@@ -7,7 +7,8 @@ import tarfile
 from typing import TYPE_CHECKING, Any
 
 from gateway.provider.local import layers
-from gateway.provider.local.layers import CHUNK_BYTES, Layer
+from gateway.provider.local.inflate import CHUNK_BYTES
+from gateway.provider.local.layers import Layer
 from sandman.images import platforms
 
 if TYPE_CHECKING:

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import os
 import shutil
 import stat
-import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
+from gateway.provider.local.inflate import plain
 from sandman import tar
 from sandman.descent import Descent, Policy
 from sandman.errors import BadRequestError, TooLargeError
@@ -31,12 +30,9 @@ IMAGE_MAX_BYTES = 32 * 1024**3
 """Of an image's layers together, unpacked: twice the largest task images known to us."""
 IMAGE_MAX_MEMBERS = 2_000_000
 """Files of an image: as many inodes as a small file system has."""
-CHUNK_BYTES = 1024 * 1024
 LINKS_MAX = 40
 """Links on the way to one member: the kernel's own limit."""
 WHITEOUT, OPAQUE = b".wh.", b".wh..wh..opq"
-_GZIP = b"\x1f\x8b"
-_ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class Layer(NamedTuple):
@@ -100,36 +96,6 @@ def checked(data: Iterable[bytes], digest: str) -> Iterator[bytes]:
     # not secret: of an image
     if found.hexdigest() != wanted:
         raise ValueError(f"what came is not what its digest says: {digest}")
-
-
-def plain(data: Iterable[bytes]) -> Iterator[bytes]:
-    """A layer's tar, uncompressed where it is gzip's; never more than a piece in memory.
-
-    Raises:
-        ValueError: it is compressed in another way, or broken.
-    """
-    pieces = iter(data)
-    first = next(pieces, b"")
-    if first.startswith(_ZSTD):
-        raise ValueError("a layer is compressed by zstd, which local mode does not know")
-    if not first.startswith(_GZIP):
-        yield first
-        yield from pieces
-        return
-    unpack = zlib.decompressobj(31)
-    for piece in itertools.chain((first,), pieces):
-        yield from _inflate(unpack, piece)
-    if not unpack.eof:
-        raise ValueError("a layer ends in the middle of its compressed data")
-
-
-def _inflate(unpack: zlib._Decompress, piece: bytes) -> Iterator[bytes]:
-    try:
-        while piece and not unpack.eof:
-            yield unpack.decompress(piece, CHUNK_BYTES)
-            piece = unpack.unconsumed_tail
-    except zlib.error as error:
-        raise ValueError(f"a layer's compressed data is broken: {error}") from error
 
 
 def apply(data: Iterable[bytes], top: Path, budget: Budget) -> None:
