@@ -9,7 +9,6 @@ import dataclasses
 import fcntl
 import os
 import secrets
-import shutil
 import socket
 import sys
 from contextlib import contextmanager, suppress
@@ -25,6 +24,7 @@ from gateway.provider.local import cgroups, isolation
 from gateway.provider.local.images import HOST, Images, platform
 from gateway.provider.local.pulls import Pull
 from gateway.provider.local.running import Here
+from gateway.provider.local.trees import remove_tree
 from gateway.serve import Gateway, wall
 from sandman import local
 from sandman.service import https
@@ -80,7 +80,7 @@ def own_directory(state: Path) -> Iterator[Path]:
     try:
         yield own
     finally:
-        shutil.rmtree(own, ignore_errors=True)
+        remove_tree(own)
         os.close(lock)
 
 
@@ -106,10 +106,11 @@ def alone(state: Path) -> Iterator[None]:
 
 def _remove_left(left: Path) -> None:
     with suppress(OSError):
-        lock = os.open(left / "lock", os.O_RDWR)
+        # Its lock may be gone, where an earlier one could not remove all of it.
+        lock = os.open(left / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(left, ignore_errors=True)
+            remove_tree(left)
         finally:
             os.close(lock)
 

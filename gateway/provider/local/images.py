@@ -15,7 +15,6 @@ import errno
 import os
 import re
 import secrets
-import shutil
 import tarfile
 import zlib
 from pathlib import Path
@@ -26,7 +25,9 @@ import trio
 
 from gateway.model import Ending
 from gateway.provider.local.archives import Archive
+from gateway.provider.local.directories import Directories
 from gateway.provider.local.layers import Budget, apply
+from gateway.provider.local.trees import remove_tree
 from gateway.references import canonical
 from sandman.errors import SandmanError
 from sandman.images import platforms
@@ -163,13 +164,14 @@ class Images:
         self._kept.mkdir(mode=0o711, parents=True, exist_ok=True)
         partial = self._kept / f".{secrets.token_hex(8)}"
         partial.mkdir(mode=0o755)
-        budget = Budget()
+        budget, directories = Budget(), Directories()
         try:
             for layer in source.layers:
-                apply(source.read(layer), partial, budget)
+                apply(source.read(layer), partial, budget, directories)
+            directories.settle(partial)
             partial.rename(place)
         except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
+            remove_tree(partial)
             raise
 
 

@@ -9,22 +9,24 @@ the place of what another layer has put there, and parents that are links in the
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shutil
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
+from gateway.provider.local.directories import give
 from gateway.provider.local.inflate import plain
 from sandman import tar
-from sandman.descent import Descent, Policy
+from sandman.descent import Policy
 from sandman.errors import BadRequestError, TooLargeError
 from sandman.unpack import Unpacker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+
+    from gateway.provider.local.directories import Directories
 
 IMAGE_MAX_BYTES = 32 * 1024**3
 """Of an image's layers together, unpacked: twice the largest task images known to us."""
@@ -40,13 +42,6 @@ class Layer(NamedTuple):
 
     name: str
     digest: str = ""
-
-
-class _Made(NamedTuple):
-    """A directory that is to get this when all is there."""
-
-    parts: tuple[bytes, ...]
-    member: tar.Member
 
 
 class Budget:
@@ -98,15 +93,15 @@ def checked(data: Iterable[bytes], digest: str) -> Iterator[bytes]:
         raise ValueError(f"what came is not what its digest says: {digest}")
 
 
-def apply(data: Iterable[bytes], top: Path, budget: Budget) -> None:
-    """One layer on those that are there already.
+def apply(data: Iterable[bytes], top: Path, budget: Budget, directories: Directories) -> None:
+    """One layer on those that are there already; its directories stay open until they are settled.
 
     Raises:
         SandmanError: it is no tar, leads out of the image, or is too large.
         UnpackError, OSError: the kernel refused.
         ValueError: as `plain`.
     """
-    with LayerUnpacker(top, budget) as unpacker:
+    with LayerUnpacker(top, budget, directories) as unpacker:
         for chunk in plain(data):
             budget.take(len(chunk))
             if not unpacker.is_done:
@@ -120,40 +115,17 @@ class LayerUnpacker(Unpacker):
     Args:
         top: the image's directory.
         budget: what is left for all of them.
+        directories: those of all of them.
     """
 
-    def __init__(self, top: Path, budget: Budget) -> None:
+    def __init__(self, top: Path, budget: Budget, directories: Directories) -> None:
         super().__init__(top, Policy())
         self._top = os.fsencode(top)
         self._budget = budget
         self._is_root = os.geteuid() == 0
         self._own: set[tuple[bytes, ...]] = set()
         """What this layer has made: no whiteout of its own is meant for it."""
-        self._directories: dict[tuple[bytes, ...], _Made] = {}
-
-    def finish(self) -> None:
-        """See `Unpacker.finish`; then directories get what their members say, those below first."""
-        super().finish()
-        with contextlib.closing(Descent(self._top, self._policy)) as descent:
-            for parts in sorted(self._directories, key=len, reverse=True):
-                self._set_directory(descent, self._directories[parts])
-
-    def _set_directory(self, descent: Descent, made: _Made) -> None:
-        try:
-            fd = descent.open_below(list(made.parts))
-        except (FileNotFoundError, NotADirectoryError):
-            return  # something took its place
-        try:
-            self._give(fd, made.member)
-            os.fchmod(fd, made.member.mode)
-            os.utime(fd, ns=(made.member.mtime_ns, made.member.mtime_ns))
-        finally:
-            os.close(fd)
-
-    def _give(self, fd: int, member: tar.Member) -> None:
-        """Its owner, where there are others than ourselves."""
-        if self._is_root and max(member.uid, member.gid) < 2**32 - 1:
-            os.fchown(fd, member.uid, member.gid)
+        self._directories = directories
 
     # --- members ---
 
@@ -168,9 +140,9 @@ class LayerUnpacker(Unpacker):
         elif member.kind == tar.DIRECTORY:
             self._own.add(tuple(parts))
             self._make_room(parts, member)
-            # Until it is filled it must be ours to fill.
+            # Until all layers are there it must be ours to fill.
             super()._begin(member._replace(mode=member.mode | 0o700))
-            self._directories[tuple(parts)] = _Made(tuple(parts), member)
+            self._directories.make(parts, member)
         else:
             self._own.add(tuple(parts))
             self._make_room(parts, member)
@@ -214,7 +186,7 @@ class LayerUnpacker(Unpacker):
         try:
             there = os.lstat(parts[-1], dir_fd=fd)
             if stat.S_ISDIR(there.st_mode) != (member.kind == tar.DIRECTORY):
-                _remove(parts[-1], fd, there)
+                self._remove(parts, fd, there)
         except FileNotFoundError:
             return
         finally:
@@ -228,11 +200,18 @@ class LayerUnpacker(Unpacker):
         except (FileNotFoundError, NotADirectoryError):
             return
         try:
-            _remove(parts[-1], fd, os.lstat(parts[-1], dir_fd=fd))
+            self._remove(parts, fd, os.lstat(parts[-1], dir_fd=fd))
         except FileNotFoundError:
             return
         finally:
             os.close(fd)
+
+    def _remove(self, parts: list[bytes], directory: int, there: os.stat_result) -> None:
+        if stat.S_ISDIR(there.st_mode):
+            shutil.rmtree(parts[-1], dir_fd=directory)
+            self._directories.forget(parts)
+        else:
+            os.unlink(parts[-1], dir_fd=directory)
 
     def _empty(self, parts: list[bytes]) -> None:
         try:
@@ -250,17 +229,10 @@ class LayerUnpacker(Unpacker):
 
     def _end_file(self) -> None:
         if self._file is not None:
-            self._give(self._file.fd, self._file.member)
+            give(self._file.fd, self._file.member, self._is_root)
         super()._end_file()
 
     def _symlink(self, directory: int, name: bytes, member: tar.Member, parts: list[bytes]) -> None:
         super()._symlink(directory, name, member, parts)
         if self._is_root and max(member.uid, member.gid) < 2**32 - 1:
             os.chown(name, member.uid, member.gid, dir_fd=directory, follow_symlinks=False)
-
-
-def _remove(name: bytes, directory: int, there: os.stat_result) -> None:
-    if stat.S_ISDIR(there.st_mode):
-        shutil.rmtree(name, dir_fd=directory)
-    else:
-        os.unlink(name, dir_fd=directory)

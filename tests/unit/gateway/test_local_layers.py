@@ -10,11 +10,14 @@ import sys
 import pytest
 
 from gateway.provider.local import inflate
+from gateway.provider.local.directories import Directories
 from gateway.provider.local.inflate import plain
 from gateway.provider.local.layers import Budget, apply, checked
+from gateway.provider.local.trees import remove_tree
 from sandman import tar
 from sandman.errors import BadRequestError, PathDeniedError, TooLargeError
 from tests.fakes.oci import digest, directory, entry, file, layer, link
+from tests.fakes.rights import without_rights
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -33,9 +36,10 @@ def tree(top) -> dict[str, str]:
 
 
 def unpack(top, *layers: bytes, **limits) -> dict[str, str]:
-    budget = Budget(**limits)
+    budget, directories = Budget(**limits), Directories()
     for one in layers:
-        apply([one], top, budget)
+        apply([one], top, budget, directories)
+    directories.settle(top)
     return tree(top)
 
 
@@ -238,3 +242,44 @@ def test_a_digest_is_checked_at_the_end():
         list(checked([b"a"], digest(b"b")))
     with pytest.raises(ValueError, match="unknown kind"):
         list(checked([b"a"], "md5:1"))
+
+
+CLOSED = layer(
+    directory("usr", mode=0o555), directory("usr/bin", mode=0o555), file("usr/bin/a", b"1"),
+    directory("none", mode=0), directory("mod", mode=0o555), directory("mod/sub", mode=0o500), file("mod/sub/x", b"1"),
+)  # fmt: skip
+"""Directories that their owner may not write, as Fedora's and Nix's images have them all over."""
+
+
+@pytest.mark.parametrize(
+    ("second", "gone", "new"),
+    [
+        (layer(directory("usr", mode=0o555), file("usr/bin/b", b"2")), [], {"usr/bin/b": "2"}),
+        (layer(file("usr/bin/b", b"2")), [], {"usr/bin/b": "2"}),
+        (layer(file("usr/bin/a", b"2")), [], {"usr/bin/a": "2"}),
+        (layer(file("none/b", b"2")), [], {"none/b": "2"}),
+        (layer(file("usr/bin/.wh.a")), ["usr/bin/a"], {}),
+        (layer(file("usr/bin/.wh..wh..opq")), ["usr/bin/a"], {}),
+        (layer(file(".wh.mod")), ["mod", "mod/sub", "mod/sub/x"], {}),
+        (layer(file("mod", b"2")), ["mod/sub", "mod/sub/x"], {"mod": "2"}),
+    ],
+)
+def test_directories_that_are_closed_are_filled_and_emptied_by_later_layers(
+    tmp_path, second, gone, new
+):
+    whole = {"usr": "/", "usr/bin": "/", "usr/bin/a": "1", "none": "/"}
+    whole |= {"mod": "/", "mod/sub": "/", "mod/sub/x": "1"}
+    expected = {name: what for name, what in whole.items() if name not in gone} | new
+    without_rights(lambda: unpack(tmp_path, CLOSED, second))
+    (tmp_path / "none").chmod(0o700)
+    assert tree(tmp_path) == expected
+    assert stat.S_IMODE((tmp_path / "usr/bin").stat().st_mode) == 0o555
+    without_rights(lambda: remove_tree(tmp_path))
+    assert not tmp_path.exists()
+
+
+def test_a_directory_is_what_the_last_layer_says(tmp_path):
+    closed = layer(directory("a", mode=0o555), directory("b", mode=0o500), file("b/x", b"1"))
+    unpack(tmp_path, closed, layer(directory("a", mode=0o711), file(".wh.b"), file("b/y", b"2")))
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes == {"a": 0o711, "b": 0o755}, "what was taken away says nothing of what came later"
