@@ -140,6 +140,7 @@ async def main(
     if not options.pull and not images.knows(options.image):
         raise OSError(f"no image is named {options.image}; there are: {', '.join(images.names())}")
     with alone(state), own_directory(state) as own, cgroups.opened(own.name) as groups:
+        await trio.to_thread.run_sync(images.tidy)
         found = await trio.to_thread.run_sync(isolation.probe, _made(own / "probe"))
         found = dataclasses.replace(found, cgroup=groups if isinstance(groups, str) else "")
         settings = Settings(

@@ -15,6 +15,7 @@ import errno
 import os
 import re
 import secrets
+import socket
 import tarfile
 import zlib
 from pathlib import Path
@@ -121,6 +122,11 @@ class Images:
         """Whether it is one of those."""
         return canonical(name) in {canonical(HOST), *self._named}
 
+    def tidy(self) -> None:
+        """Take away what a gateway that was killed had unpacked by half; for who has these files alone."""
+        for left in self._kept.glob(".*"):
+            remove_tree(left)
+
     async def get(self, name: str) -> Image:
         """The image of this name, fetched and unpacked when it is not here.
 
@@ -134,21 +140,27 @@ class Images:
             try:
                 return await trio.to_thread.run_sync(self._open, name, self._named.get(full))
             except BROKEN as error:
-                raise _explained(error) from error
+                raise self._explained(error) from error
 
     def _open(self, name: str, path: Path | None) -> Image:
         if path is None:
             if self._pull is None:
-                known = ", ".join(self.names())
-                raise ImageError(
-                    "image_not_found", "missing", f"no image is named so; there are: {known}"
-                )
+                raise ImageError("image_not_found", "missing", self._not_here())
             return self._unpacked(self._pull(name))
         if path.resolve() == Path("/"):
             return OWN
         if path.is_dir():
             return Image(path.resolve(), "directory")
         return self._unpacked(Archive(path, platform()))
+
+    def _not_here(self) -> str:
+        known = ", ".join(self.names())
+        return f"no image is named so; there are: {known} (more by sandman serve --local --image NAME=PATH)"
+
+    def _explained(self, error: Exception) -> ImageError:
+        if isinstance(error, httpx.RequestError):
+            return _unanswered(error, self._not_here())
+        return _explained(error)
 
     def _unpacked(self, source: Source) -> Image:
         with contextlib.closing(source):
@@ -201,8 +213,7 @@ def _explained(error: Exception) -> ImageError:
     if isinstance(reason, OSError) and reason.errno in {errno.ENOSPC, errno.EDQUOT}:
         return ImageError("image_pull", "disk", text)
     if isinstance(error, httpx.HTTPError):
-        where = "looked for in the registry of its name; this machine's own are those of --image"
-        return ImageError("image_pull", "network", f"{text} ({where})")
+        return ImageError("image_pull", "network", text)
     if isinstance(error, tarfile.TarError):
         text = "it is neither an OCI layout nor what `docker save` writes"
     elif isinstance(reason, OSError) and reason.strerror:
@@ -211,3 +222,16 @@ def _explained(error: Exception) -> ImageError:
     if isinstance(error, LookupError):
         return ImageError("image_not_found", "missing", text)
     return ImageError("image_not_found", "invalid", text)
+
+
+def _unanswered(error: httpx.RequestError, not_here: str) -> ImageError:
+    """A registry that nobody knows is a misspelt name, as on a cluster; any other may answer later."""
+    told = f"{not_here}; its registry {error.request.url.netloc.decode()} cannot be asked"
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, socket.gaierror):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None:
+        return ImageError("image_pull", "network", f"{told}: {str(error) or type(error).__name__}")
+    if cause.errno == socket.EAI_NONAME:
+        return ImageError("image_not_found", "host", f"{told}: there is none of that name")
+    return ImageError("image_pull", "network", f"{told}: {cause.strerror}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import http.server
 import json
+import socket
 import threading
 from pathlib import Path
 
@@ -209,8 +210,44 @@ async def test_a_registry_that_sends_something_else(kept, site):
     assert (await some.get(f"{site.host}/team/task:1")).directory is not None
 
 
+async def test_what_a_killed_gateway_had_half_unpacked_goes(kept, tmp_path):
+    some = Images({}, kept)
+    some.tidy()  # there may be nothing yet
+    half = kept / ".0123456789abcdef/etc"
+    half.mkdir(parents=True)
+    half.chmod(0o500)
+    whole = kept / "sha256-0"
+    whole.mkdir()
+    some.tidy()
+    assert [*kept.iterdir()] == [whole]
+
+
 async def test_a_registry_that_is_not_there_may_be_later(kept):
     some = Images({}, kept, functools.partial(Pull, platform=AMD))
     with pytest.raises(ImageError) as caught:
         await some.get("127.0.0.1:1/team/task:1")
     assert caught.value.ending("x").reason == "image_pull"
+    text = str(caught.value)
+    assert "its registry 127.0.0.1:1 cannot be asked" in text
+    assert "there are: host (more by sandman serve --local --image" in text
+
+
+@pytest.mark.parametrize(
+    ("number", "reason", "kind"),
+    [
+        (socket.EAI_NONAME, "image_not_found", "host"),
+        (socket.EAI_AGAIN, "image_pull", "network"),
+    ],
+)
+async def test_a_registry_that_nobody_knows_is_a_misspelt_name(
+    kept, monkeypatch, number, reason, kind
+):
+    def resolve(*_: object, **__: object) -> None:
+        raise socket.gaierror(number, "what the resolver says")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    some = Images({}, kept, functools.partial(Pull, platform=AMD))
+    with pytest.raises(ImageError, match=r"registry-1\.docker\.io cannot be asked") as caught:
+        await some.get("pyhton:3")
+    ending = caught.value.ending("pyhton:3")
+    assert (ending.reason, ending.facts) == (reason, {"pull": kind})
