@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
 from sandman.cli.table import show
+from sandman.errors import NotFoundError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sandman.cli.session import Session
 
 COLUMNS = ("namespace", "pod", "container", "image", "node", "attached")
@@ -58,13 +62,23 @@ def attach(  # noqa: PLR0913 - options
     if (pod is None) == (selector is None):
         raise click.UsageError("give either a POD or --selector")
     labels = None if selector is None else _selector(selector)
-    with session.client() as client:
+    with session.client() as client, _knowing(session):
         box = client.attach_workload(
             namespace, pod, selector=labels, container=container, run=run_name, max_s=max_s,
             # It outlives this command.
             heartbeat=False,
         )  # fmt: skip
     click.echo(json.dumps(dataclasses.asdict(box.info)) if as_json else box.id)
+
+
+@contextmanager
+def _knowing(session: Session) -> Iterator[None]:
+    """What is not found here is no sandbox: other advice."""
+    try:
+        yield
+    except NotFoundError:
+        session.advice = "sandman workloads shows what there is to attach to"
+        raise
 
 
 @click.command()

@@ -83,15 +83,25 @@ def exec_options(given: dict[str, Any]) -> ExecOptions:
 
 
 def carry_out(
-    session: Session, box: Sandbox, command: tuple[str, ...], options: ExecOptions, *, as_json: bool
+    session: Session,
+    box: Sandbox,
+    command: tuple[str, ...],
+    options: ExecOptions,
+    *,
+    as_json: bool,
+    hint: str = "",
 ) -> int:
-    """Run the command, pass its output through byte by byte; the exit code for this process."""
+    """Run the command, pass its output through byte by byte; the exit code for this process. `hint` is for
+    whoever asks for a program that the sandbox lacks."""
     if as_json:
         result = box.exec(command, **options)
         click.echo(json.dumps({"sandbox": box.id, **result.to_json()}))
     else:
         result = _pass_through(box, command, options)
-    return exit_code(session, command[0], result)
+    code = exit_code(session, command[0], result)
+    if hint and result.start_error == "not_found":
+        session.say(hint)
+    return code
 
 
 def _pass_through(box: Sandbox, command: tuple[str, ...], options: ExecOptions) -> ExecResult:

@@ -13,6 +13,7 @@ import httpx
 
 from sandman import images, names
 from sandman.cli import documents, templates
+from sandman.doctor.cluster import complaint
 from sandman.entrypoints import Entrypoint
 from sandman.images import platforms
 
@@ -176,7 +177,9 @@ def _run(command: list[str]) -> bytes:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise click.ClickException(f"kubectl: {error}") from None
     if done.returncode:
-        raise click.ClickException(done.stderr.decode(errors="replace").strip() or "kubectl failed")
+        raise click.ClickException(
+            complaint(done.stderr.decode(errors="replace")) or "kubectl failed"
+        )
     return done.stdout
 
 

@@ -76,7 +76,9 @@ def _reserve(session: Session, client: Client, given: dict[str, Any]) -> None:
         options["prepare"] = _steps(given["prepare"])
     made = client.reserve(**options)
     if given["wait_s"] is not None:
-        with session.waiting(f"reservation {made.id}: {made.info.count} sandboxes are prepared"):
+        with session.waiting(
+            f"reservation {made.id}: waiting until {made.info.count} sandboxes are prepared"
+        ):
             made.wait(given["wait_s"])
     click.echo(json.dumps(_row(made)) if given["as_json"] else made.id)
 
@@ -103,7 +105,9 @@ def _end(session: Session, client: Client, name: str) -> None:
     found = [one for one in client.reservations() if one.id == name]
     for one in found:
         one.cancel()
-    session.say(f"ended {name}" if found else f"{name} had ended before")
+    session.say(
+        f"ended {name}" if found else f"there is no reservation {name}: it has ended, or never was"
+    )
 
 
 def _row(one: Reservation) -> dict[str, Any]:

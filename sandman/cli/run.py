@@ -72,7 +72,13 @@ def run(session: Session, /, command: tuple[str, ...], **given: Any) -> None:  #
     Example: sandman run --image python:3.12 -- python -c 'print(6 * 7)'
     """
     with session.client() as client, _sandbox(session, client, given) as box:
-        code = carry_out(session, box, command, exec_options(given), as_json=given["as_json"])
+        options = exec_options(given)
+        hint = (
+            ""
+            if given["image"]
+            else f"{box.info.image} is the pool's own image: --image names another"
+        )
+        code = carry_out(session, box, command, options, as_json=given["as_json"], hint=hint)
     sys.exit(code)
 
 

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from typing import Any
 
 CALL_S = 40.0
 """Seconds for one call of kubectl: the API server itself gives up after 30."""
+
+
+_LOG = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.")
+"""How a line of kubectl's log begins: it tries several times, and tells of each, before it says what is wrong."""
+_NOWHERE = "localhost:8080"
+"""Where kubectl looks when nobody has told it of a cluster."""
+
+
+def complaint(stderr: str) -> str:
+    """What kubectl says is wrong, without its log where it says more than that; and the way out where it has no cluster."""
+    lines = stderr.strip().splitlines()
+    text = "\n".join([line for line in lines if not _LOG.match(line)] or lines)
+    if _NOWHERE in text:
+        return f"{text} (kubectl knows no cluster: KUBECONFIG or --context leads it to one; local mode has none)"
+    return text
 
 
 class ClusterError(Exception):
@@ -68,7 +84,7 @@ class Cluster:
         said = done.stdout.strip()
         if said in {"yes", "no"} or said.startswith("no "):
             return said == "yes"
-        raise ClusterError(done.stderr.strip() or "kubectl auth can-i gives no answer")
+        raise ClusterError(complaint(done.stderr) or "kubectl auth can-i gives no answer")
 
     def run(self, *arguments: str, stdin: str | None = None) -> str:
         """What kubectl prints.
@@ -78,7 +94,7 @@ class Cluster:
         """
         done = self._call(arguments, stdin)
         if done.returncode:
-            raise ClusterError(done.stderr.strip() or f"kubectl ended with {done.returncode}")
+            raise ClusterError(complaint(done.stderr) or f"kubectl ended with {done.returncode}")
         return done.stdout
 
     def _json(self, *arguments: str, stdin: str | None = None) -> dict[str, Any]:

@@ -222,7 +222,7 @@ def test_reserve(cli, gateway: FakeGateway, tmp_path) -> None:
     assert (late.exit_code, "0 of 1 are ready" in late.stderr) == (125, True)
     assert "ended" in cli("reserve", "--end", name).stderr
     assert name not in gateway.reservations
-    assert "had ended before" in cli("reserve", "--end", name).stderr
+    assert "it has ended, or never was" in cli("reserve", "--end", name).stderr
 
 
 def test_reserve_as_json_waits(cli, gateway: FakeGateway) -> None:
