@@ -103,10 +103,7 @@ def _upload(copy: Copy) -> TreeInfo:
 
 def _download(copy: Copy) -> TreeInfo:
     if copy.here == STANDARD:
-        with copy.files.stream(copy.there, user=copy.user) as chunks:
-            size = sum(sys.stdout.buffer.write(chunk) for chunk in chunks)
-        sys.stdout.buffer.flush()
-        return _one(size)
+        return _one(_print(copy))
     here = Path(copy.here)
     if here.is_dir():
         here /= posixpath.basename(copy.there.rstrip("/"))
@@ -115,6 +112,18 @@ def _download(copy: Copy) -> TreeInfo:
     except IsADirectoryPathError:
         return _told(copy.session, copy.files.download_dir(copy.there, here, user=copy.user))
     return _one(here.stat().st_size)
+
+
+def _print(copy: Copy) -> int:
+    """Write the file to standard output; its size."""
+    try:
+        with copy.files.stream(copy.there, user=copy.user) as chunks:
+            size = sum(sys.stdout.buffer.write(chunk) for chunk in chunks)
+    except IsADirectoryPathError:
+        copy.session.advice = "- takes one file: give a directory here for a tree"
+        raise
+    sys.stdout.buffer.flush()
+    return size
 
 
 def _one(size: int) -> TreeInfo:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import click
 
@@ -49,6 +50,7 @@ class GuardedGroup(Group):
     def invoke(self, ctx: click.Context) -> object:
         """Run the verb; exits by code for what is not a fault of this program."""
         _open_closed_streams()
+        _take_any_text(sys.stdout)
         signal.signal(signal.SIGTERM, _terminated)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else somebody said `nohup`
             # A session that breaks off must not leave a sandbox behind for hours.
@@ -91,6 +93,12 @@ def _open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - for the process's life
+
+
+def _take_any_text(stream: TextIO) -> None:
+    """What a terminal's encoding lacks, or a name that is no text, is written as an escape, as on standard error."""
+    if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        stream.reconfigure(errors="backslashreplace")
 
 
 @contextmanager

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
 from sandman import errors
-from tests.unit.client.fake_gateway import FakeGateway, problem
+from tests.unit.client.fake_gateway import TOKEN, FakeGateway, problem
 
 LOG = 'E1130 19:06:33.780756   29271 memcache.go:265] "Unhandled Error" err="couldn\'t get current server API group list"'
 REFUSED = "The connection to the server localhost:8080 was refused - did you specify the right host or port?"
@@ -81,3 +85,24 @@ def test_a_reservation_that_never_was_has_not_ended(cli) -> None:
     done = cli("reserve", "--end", "nope")
     assert done.exit_code == 0
     assert "there is no reservation nope: it has ended, or never was" in done.stderr
+
+
+def test_a_tree_has_no_place_on_standard_output(cli, tmp_path) -> None:
+    box = json.loads(cli("run", "--keep", "--json", "--", "true").stdout)["sandbox"]
+    assert cli("cp", tmp_path, f"{box}:d").exit_code == 0
+    done = cli("cp", f"{box}:d", "-")
+    assert (done.exit_code, done.stdout) == (125, "")
+    assert "what to do: - takes one file: give a directory here for a tree" in done.stderr
+    assert "takes one file" not in cli("cp", f"{box}:nosuch", "-").stderr
+
+
+@pytest.mark.parametrize("verb", [("top", "--once"), ("pools",), ("doctor",)])
+def test_an_encoding_that_lacks_a_character_ends_nothing(gateway: FakeGateway, verb) -> None:
+    own = {"PYTHONIOENCODING": "ascii", "SANDMAN_URL": gateway.url, "SANDMAN_TOKEN": TOKEN}
+    done = subprocess.run(
+        [sys.executable, "-m", "sandman.cli", *verb],
+        env={**os.environ, **own}, capture_output=True, check=False,
+    )  # fmt: skip
+    assert b"Traceback" not in done.stderr
+    assert done.returncode == (1 if verb == ("doctor",) else 0)
+    assert done.stdout
