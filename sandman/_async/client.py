@@ -119,6 +119,8 @@ class Client(Verifying, Evaluating):
         if self._heart.beats:
             with anyio.move_on_after(STOP_S, shield=True):
                 await anyio.to_thread.run_sync(self._heart.stop)
+        else:
+            self._heart.stop()
         await self._transport.aclose()
 
     @asynccontextmanager

@@ -119,7 +119,16 @@ class Heart:
 
     @contextlib.contextmanager
     def expecting(self, run: str, ttl_s: float) -> Iterator[None]:
-        """While this runs sandboxes of this run are made: it is kept from now on, until it has none."""
+        """While this runs sandboxes of this run are made: it is kept from now on, until it has none.
+
+        Raises:
+            RuntimeError: its client is closed: they would be lost at the end of a lease that nobody renews.
+        """
+        if self._is_stopped:
+            raise RuntimeError(
+                "the client is closed, and sends no heartbeats for what would be made: make it inside of `with`, "
+                "or with heartbeat=False"
+            )
         self._add(run, ttl_s)
         try:
             yield
@@ -132,6 +141,8 @@ class Heart:
 
     def reserved(self, run: str, seconds: float, ttl_s: float = DEFAULT_TTL_S) -> None:
         """Something is reserved for this run for so long: it is kept, also while it has no sandbox."""
+        if self._is_stopped:
+            return  # it ends ten minutes later, as the caller was told
         with self.expecting(run, ttl_s), self._lock:
             known = self._runs[run]
             known.reserved_until = max(known.reserved_until, time.monotonic() + seconds)

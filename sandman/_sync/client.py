@@ -120,6 +120,8 @@ class Client(Verifying, Evaluating):
         if self._heart.beats:
             with anyio.move_on_after(STOP_S, shield=True):
                 anyio.to_thread.run_sync(self._heart.stop)
+        else:
+            self._heart.stop()
         self._transport.close()
 
     @contextmanager

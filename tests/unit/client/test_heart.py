@@ -278,10 +278,30 @@ def test_a_client_that_closes_tries_once_more_to_give_back(gateway: FakeGateway)
 def test_a_stopped_one_begins_no_more(gateway: FakeGateway):
     client = SyncClient(gateway.url, TOKEN)
     one = Heart(client.settings)
-    one.stop()
-    with one.expecting("r1", 1.0):
+    with one.expecting("r1", 60.0):  # a creation that is under way
+        one.stop()
+        one.owe(Debt("/v1/sandboxes/b"))
         assert not one.beats
+    with pytest.raises(RuntimeError, match="the client is closed"), one.expecting("r1", 60.0):
+        pass
+    one.reserved("r1", 60.0)
+    assert not one.beats
     client.close()
+
+
+async def test_a_closed_client_makes_nothing_that_nobody_would_keep(gateway: FakeGateway):
+    for has_made in (False, True):
+        async with Client(gateway.url, TOKEN) as client:
+            if has_made:
+                await client.create()
+        before = len(gateway.sandboxes)
+        with pytest.raises(RuntimeError, match=r"inside of `with`, or with heartbeat=False"):
+            await client.create()
+        with pytest.raises(RuntimeError):
+            async with client.sandbox():
+                pass
+        assert len(gateway.sandboxes) == before
+        assert (await client.create(heartbeat=False)).id in gateway.sandboxes
 
 
 @pytest.mark.parametrize("ttl_s", [60.0, 1e5])
