@@ -64,15 +64,20 @@ class Breaking:
                 await self._stop(trip.spec, breaker.opened(trip, self._wall()))
         for spec in specs:
             if breaker.is_to_restart(spec):
-                await self._write(spec, "pool restarted", self._provider.restart_pool, spec)
+                await self._write(spec, "pool restarted", spec.broken, self._provider.restart_pool)
             elif breaker.is_to_stop_again(spec) and spec.broken is not None:
                 await self._stop(spec, spec.broken)
 
     async def _stop(self, spec: PoolSpec, broken: Broken) -> None:
-        await self._write(spec, "pool stopped", self._provider.stop_pool, spec, broken)
+        await self._write(spec, "pool stopped", broken, self._provider.stop_pool, broken)
 
     async def _write(
-        self, spec: PoolSpec, what: str, call: Callable[..., Awaitable[None]], *arguments: object
+        self,
+        spec: PoolSpec,
+        what: str,
+        why: Broken | None,
+        call: Callable[..., Awaitable[None]],
+        *arguments: object,
     ) -> None:
         """One write, and no second one before the watch can have told of it."""
         key = breaker.PoolKey(spec.namespace, spec.name)
@@ -80,9 +85,9 @@ class Breaking:
             return
         self._asked[key] = trio.current_time()
         try:
-            await call(*arguments)
+            await call(spec, *arguments)
         except SandmanError as error:
             log.warning("a pool could not be changed", pool=spec.name, error=str(error))
         else:
-            reason = spec.broken.reason if spec.broken else None
+            reason = why.reason if why else None
             log.warning(what, pool=spec.name, namespace=spec.namespace, reason=reason)

@@ -137,6 +137,8 @@ def explain(error: SandmanError, origin: str = "", advice: str = "") -> Iterator
         # What another login would write stands behind options and environment.
         anew = ", or log in anew (sandman login)" if origin.startswith("context ") else ""
         yield f"what to do: the token came from {origin}: check it{anew}"
+    elif error.facts.get("pool") == "broken":
+        yield "what to do: its operator has to mend it, or take another pool (sandman pools, --pool)"
     elif advice := advice or ADVICE.get(error.reason, ""):
         yield f"what to do: {advice}"
     elif error.retryable:

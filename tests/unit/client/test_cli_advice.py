@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from sandman import errors
+from sandman.cli import guard
 from tests.unit.client.fake_gateway import TOKEN, FakeGateway, problem
 
 LOG = 'E1130 19:06:33.780756   29271 memcache.go:265] "Unhandled Error" err="couldn\'t get current server API group list"'
@@ -74,6 +75,14 @@ def test_where_there_is_no_workload_sandboxes_are_no_advice(cli, gateway: FakeGa
     assert done.exit_code == 125
     assert "what to do: sandman workloads shows what there is to attach to" in done.stderr
     assert "sandman ls" not in done.stderr
+
+
+def test_a_pool_that_was_stopped_comes_by_no_waiting() -> None:
+    stopped = errors.CapacityError("pool 'root' was stopped", facts={"pool": "broken"})
+    [_, told] = guard.explain(stopped)
+    assert "operator has to mend it" in told
+    assert "wait" not in told
+    assert "wait longer" in [*guard.explain(errors.CapacityError("none is free"))][-1]
 
 
 def test_a_reservation_is_waited_for_and_not_ready_before_it_is(cli) -> None:

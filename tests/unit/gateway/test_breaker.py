@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import structlog
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
@@ -249,6 +250,20 @@ async def test_the_leader_stops_a_broken_pool_and_whoever_waits_hears_why(autoju
         await call()
         assert told[1].facts == {"pool": "broken"}
         assert told[1].retry_after
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_log_says_why_a_pool_was_stopped(autojump_clock):
+    cluster = FakeCluster()
+    async with running(cluster) as pool, trio.open_nursery() as nursery:
+        Watched(cluster, pool, nursery)
+        cluster.tell_pool(dataclasses.replace(cluster.specs["root"], wanted=4))
+        await settle()
+        with structlog.testing.capture_logs() as lines:
+            await fail_some(cluster, 3)
+            await trio.sleep(1)
+        [line] = [line for line in lines if line["event"] == "pool stopped"]
+        assert "exit code 127" in str(line["reason"])
         nursery.cancel_scope.cancel()
 
 
