@@ -60,11 +60,12 @@ def doctor(session: Session, context: str | None, *, is_trial: bool, as_json: bo
 
 def _all(session: Session, cluster: Cluster, *, is_trial: bool) -> Iterator[Finding]:
     for hop, check in CHECKS:
-        is_reached = True
+        is_there = True
         for finding in _asked(hop, lambda check=check: check(cluster)):  # type: ignore[misc]
             yield finding
-            is_reached = is_reached and not (hop == "API server" and finding.level is Level.FAILURE)
-        if not is_reached:
+            is_unreached = hop == "API server" and finding.level is Level.FAILURE
+            is_there = is_there and not is_unreached and finding.text != installed.ABSENT
+        if not is_there:
             return
     if is_trial:
         yield from _asked("delivery", lambda: trial.delivered(cluster, time.sleep))

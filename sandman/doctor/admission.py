@@ -155,7 +155,9 @@ def delivery(cluster: Cluster) -> Iterator[Finding]:
     try:
         made = cluster.dry_run(document)
     except ClusterError as error:
-        yield failure("delivery", f"by image volume: {error}", _by_copy())
+        is_webhook = "failed calling webhook" in str(error)
+        what = advice(str(error)) if is_webhook else _by_copy()
+        yield failure("delivery", f"by image volume: {error}", what)
         return
     survives = any(
         one.get("name") == names.VOLUME and one.get("image")

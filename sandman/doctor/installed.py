@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from sandman import names
+from sandman.doctor.cluster import ClusterError
 from sandman.doctor.findings import Finding, failure, ok, skipped, warning
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ LEAST_MINOR = 33
 SOON = timedelta(days=5)
 """A certificate that ends so soon was not renewed: that begins a week before its end."""
 PROGRAMS = ("sandman-gateway", "sandman-webhook")
+ABSENT = f"Sandman is not installed in this cluster: there is no namespace {names.SYSTEM_NAMESPACE}"
+"""Nothing else has to be asked then."""
 
 
 def server(cluster: Cluster) -> Iterator[Finding]:
@@ -40,6 +43,9 @@ def server(cluster: Cluster) -> Iterator[Finding]:
 
 def programs(cluster: Cluster) -> Iterator[Finding]:
     """Whether gateway and webhook run, and as often as they should."""
+    if not _is_there(cluster):
+        yield failure("programs", ABSENT, "docs/quickstart-cluster.md is the way to it")
+        return
     for name in PROGRAMS:
         found = cluster.get("-n", names.SYSTEM_NAMESPACE, "deployment", name)
         wanted = (found.get("spec") or {}).get("replicas", 1)
@@ -54,6 +60,15 @@ def programs(cluster: Cluster) -> Iterator[Finding]:
             yield warning("programs", text, f"one that is lost stops all; {advice}")
         else:
             yield ok("programs", text)
+
+
+def _is_there(cluster: Cluster) -> bool:
+    """Whoever may not look at the namespace itself is told by the programs."""
+    try:
+        cluster.get("namespace", names.SYSTEM_NAMESPACE)
+    except ClusterError as error:
+        return f'namespaces "{names.SYSTEM_NAMESPACE}" not found' not in str(error)
+    return True
 
 
 def configuration(cluster: Cluster) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from sandman import names
 from sandman.cli import main
-from sandman.doctor import trial
+from sandman.doctor import admission, trial
 from sandman.doctor.cluster import Cluster, ClusterError
 from sandman.doctor.findings import Level
 from sandman.errors import SandmanError, UnreachableError
@@ -97,6 +97,15 @@ class TestReach:
         assert [one.level for one in found] == [Level.FAILURE, Level.SKIPPED]
 
 
+def test_a_webhook_that_is_away_is_no_reason_to_deliver_by_copy(cluster):
+    cluster.refusal = 'failed calling webhook "pods.sandman.dev": no endpoints available'
+    level, text = worst(admission.delivery, cluster)
+    assert (level, "no replica of the webhook" in text) == (Level.FAILURE, True)
+    assert "init" not in text
+    cluster.refusal = "volumes of that kind are forbidden"
+    assert "SANDMAN_WEBHOOK_DEFAULT_DELIVERY=init" in worst(admission.delivery, cluster)[1]
+
+
 KUBECTL = """#!{python}
 import json, sys
 if "auth" in sys.argv:
@@ -105,6 +114,8 @@ if "--raw" in sys.argv:
     print(json.dumps({{"minor": "{minor}", "gitVersion": "v1"}})); sys.exit(0)
 if "-l" in sys.argv:
     print("[]"); sys.exit(0)
+if {absent} and "sandman-system" in sys.argv:
+    sys.exit('Error from server (NotFound): namespaces "sandman-system" not found')
 sys.exit("Error from server (Forbidden): no")
 """
 
@@ -112,8 +123,9 @@ sys.exit("Error from server (Forbidden): no")
 class TestProgram:
     @pytest.fixture
     def call(self, tmp_path):
-        def run(*arguments: str, minor: str = "34"):
-            (tmp_path / "kubectl").write_text(KUBECTL.format(python=sys.executable, minor=minor))
+        def run(*arguments: str, minor: str = "34", absent: bool = False):
+            text = KUBECTL.format(python=sys.executable, minor=minor, absent=absent)
+            (tmp_path / "kubectl").write_text(text)
             (tmp_path / "kubectl").chmod(0o755)
             environ = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
             return CliRunner(env=environ).invoke(main, ["doctor", *arguments])
@@ -140,6 +152,16 @@ class TestProgram:
         assert lines[0].startswith("failure  API server")
         assert lines[1].strip().startswith("→ Sandman needs Kubernetes 1.33")
         assert len(lines) == 2
+
+    def test_where_nothing_is_installed_that_is_all_there_is_to_say(self, call):
+        result = call("--trial", absent=True)
+        assert result.exit_code == 1
+        found = [line for line in result.stdout.splitlines() if not line.startswith(" ")]
+        assert found == [
+            "ok       API server: it answers, version v1",
+            "failure  programs: Sandman is not installed in this cluster: there is no namespace sandman-system",
+        ]
+        assert "docs/quickstart-cluster.md" in result.stdout
 
     def test_a_trial_needs_a_gateway(self, call):
         result = call("--trial", "--json")
