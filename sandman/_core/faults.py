@@ -133,6 +133,7 @@ def _foreign(response: httpx.Response, body: bytes) -> errors.SandmanError:
     return error
 
 
+_CHECK = f"Check its address ({names.ENV_URL}, --url or the context)"
 _URL_ADVICE = f"is {names.ENV_URL} the gateway itself?"
 
 
@@ -172,7 +173,7 @@ def _diagnose(error: Exception, url: str) -> tuple[str, bool]:
             return f"no TLS with {url}: {cause.reason or cause}. Is it http:// ?", True
         if isinstance(cause, socket.gaierror):
             return (
-                f"cannot find the host of {url}: {cause.strerror}. Check {names.ENV_URL}",
+                f"cannot find the host of {url}: {cause.strerror}. {_CHECK}",
                 cause.errno == socket.EAI_NONAME,
             )
     return _describe(error, url), False
@@ -180,9 +181,9 @@ def _diagnose(error: Exception, url: str) -> tuple[str, bool]:
 
 def _describe(error: Exception, url: str) -> str:
     if isinstance(error, httpx.ConnectTimeout):
-        return f"{url} does not accept connections in time. Check {names.ENV_URL} and the network"
+        return f"{url} does not accept connections in time. {_CHECK} and the network"
     if isinstance(error, httpx.ConnectError):
-        return f"cannot connect to {url}: {error}. Check {names.ENV_URL} and that the gateway runs"
+        return f"cannot connect to {url}: {error}. {_CHECK} and that the gateway runs"
     if isinstance(error, httpx.TimeoutException):
         return f"{url} fell silent ({type(error).__name__})"
     return f"the connection to {url} broke: {str(error) or type(error).__name__}"

@@ -8,9 +8,11 @@ import stat
 import subprocess
 import sys
 
+import httpx
 import pytest
 
 from sandman import errors
+from sandman._core import faults
 from sandman.cli import guard
 from tests.unit.client.fake_gateway import TOKEN, FakeGateway, problem
 
@@ -94,6 +96,12 @@ def test_a_reservation_that_never_was_has_not_ended(cli) -> None:
     done = cli("reserve", "--end", "nope")
     assert done.exit_code == 0
     assert "there is no reservation nope: it has ended, or never was" in done.stderr
+
+
+@pytest.mark.parametrize("kind", [httpx.ConnectError, httpx.ConnectTimeout])
+def test_where_an_address_comes_from_is_not_always_the_environment(kind) -> None:
+    told = str(faults.from_transport(kind("refused"), "https://127.0.0.1:1"))
+    assert "Check its address (SANDMAN_URL, --url or the context) and" in told
 
 
 def test_a_tree_has_no_place_on_standard_output(cli, tmp_path) -> None:
