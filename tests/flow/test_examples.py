@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,8 +21,10 @@ import sandman
 from gateway.openapi.document import OPERATIONS
 from gateway.openapi.document import document as described
 from sandman import local
-from tests.examples import blocks, exceptions, image, static
+from tests.examples import blocks, exceptions, image, reader, script, static
 from tests.flow.local_mode import Gateway, running
+from tests.ports import free_port
+from tests.tasks import fetch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,19 +45,23 @@ def not_run(block: Block, command: str) -> bool:
     return any(one.fits(block.file, command) for one in exceptions.NOT_RUN)
 
 
-def scripts(file: str) -> str:
-    """What a reader of this file has typed in the end."""
-    of_file = [
-        block for block in BLOCKS if block.file == file and block.language in {"sh", "console"}
+def of_file(file: str) -> list[Block]:
+    return [one for one in BLOCKS if one.file == file]
+
+
+def typed(file: str) -> list[str]:
+    """What a reader of this file types who has no cluster."""
+    return [
+        command
+        for block in of_file(file)
+        for command in block.commands
+        if not (not_run(block, command) or exceptions.on_the_cluster(file, command))
     ]
-    return "\n".join(
-        command for block in of_file for command in block.commands if not not_run(block, command)
-    )
 
 
 def in_python(file: str) -> list[Block]:
-    of_file = [block for block in BLOCKS if block.file == file and block.language == "python"]
-    return [b for b in of_file if not any(text in b.text for text in exceptions.NOT_RUN_PYTHON)]
+    found = [block for block in of_file(file) if block.language == "python"]
+    return [b for b in found if not any(text in b.text for text in exceptions.NOT_RUN_PYTHON)]
 
 
 FILES = sorted({block.file for block in BLOCKS})
@@ -70,7 +73,16 @@ def whole(tmp_path_factory) -> Iterator[Gateway]:
     images = dict.fromkeys((*IMAGES, "task:1"), place)
     state = tmp_path_factory.mktemp("state")
     with running(state, images=images, image=IMAGES[0], most=12, free=2) as one:
+        one.place = place
         yield one
+
+
+def test_what_looks_otherwise_than_shown_is_found():
+    shown = ["report: load-b04d0a63/report.html", "  met     allocation, p99: 133 ms"]
+    printed = "started\nreport: load-0fe/report.html\n  missed  allocation, p99: 0.2 ms\n"
+    assert script.missing(printed, shown) == []
+    assert script.missing(printed, [*shown, "  met     leaked: 0"]) == ["  met     leaked: 0"]
+    assert script.missing(printed, shown[::-1]) == shown[:1]
 
 
 def test_every_block_is_of_a_known_kind():
@@ -80,15 +92,45 @@ def test_every_block_is_of_a_known_kind():
     assert {b.name for b in BLOCKS if b.language == "console" and not b.commands} == set()
 
 
+def meant(file: str, begins: str) -> list[str]:
+    return [
+        one
+        for block in of_file(file)
+        for one in block.commands
+        if re.match(begins, one) is not None
+    ]
+
+
 @pytest.mark.parametrize("one", exceptions.NOT_RUN, ids=lambda one: f"{one.file} {one.begins}")
 def test_every_exception_is_of_use_and_what_it_names_is_there(one):
-    meant = [
-        command for block in BLOCKS for command in block.commands if one.fits(block.file, command)
-    ]
-    assert meant
+    assert meant(one.file, one.begins)
     assert one.why
-    for command in meant:
+    for command in meant(one.file, one.begins):
         assert static.faults(command) == [], command
+
+
+@pytest.mark.parametrize(("file", "begins"), exceptions.ON_THE_CLUSTER)
+def test_what_is_run_on_the_cluster_names_what_is_there(file, begins):
+    assert meant(file, begins)
+    for command in meant(file, begins):
+        assert static.faults(command) == [], command
+
+
+@pytest.mark.parametrize("file", reader.READERS)
+def test_what_a_reader_puts_and_keeps_is_in_his_document(file):
+    one, commands = reader.READERS[file], meant(file, "")
+    assert [text for text in one.puts if not any(text in command for command in commands)] == []
+    assert [begins for begins in one.keeps if not meant(file, re.escape(begins))] == []
+
+
+@pytest.mark.parametrize("begins", [one.begins for one in (*reader.SERVERS, *reader.ASKING)])
+def test_a_command_that_wants_more_than_to_be_typed_is_in_a_document(begins):
+    assert [command for file in FILES for command in meant(file, begins)]
+
+
+@pytest.mark.parametrize(("file", "begins"), reader.DRY)
+def test_what_is_only_tried_is_in_its_document(file, begins):
+    assert meant(file, begins)
 
 
 @pytest.mark.parametrize(("file", "runner"), exceptions.RUN_ELSEWHERE.items())
@@ -121,17 +163,18 @@ def test_what_is_shown_can_be_read(block):
         assert yaml.safe_load(block.text)
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if scripts(file)])
+@pytest.mark.parametrize("file", [file for file in FILES if typed(file)])
 def test_what_is_typed_does_what_it_says(whole, file, tmp_path):
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    (tmp_path / ".venv").symlink_to(Path(sys.executable).parents[1])
     assert shutil.which("curl"), "curl is a part of this machine (.ci/run)"
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", scripts(file)],
-        env={**os.environ, **whole.environ, "PATH": path}, cwd=tmp_path,
-        text=True, capture_output=True, check=False, timeout=170,
-    )  # fmt: skip
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    (tmp_path / "ca.pem").write_text(whole.connection.ca)
+    own = {
+        **whole.environ, "OWN_GATEWAY": whole.connection.url.removeprefix("https://"), "OWN_TOKEN": whole.tokens["acme"],
+        "OWN_PORT": str(free_port()), "OWN_IMAGE": whole.place,
+        "OWN_TASKS": str(fetch.CACHE),
+    }  # fmt: skip
+    del own["HOME"]
+    said = script.run(script.of(file, typed(file)), tmp_path, own, 170)
+    assert script.missing(said, script.shown(of_file(file), own)) == [], said[-3000:]
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if in_python(file)])
@@ -172,7 +215,7 @@ CALL = re.compile(r"\bcall\b(.*?)(?=\$\(|\bcall\b|$)", re.MULTILINE)
 def called() -> set[tuple[str, str]]:
     """Method and path of each call by curl in docs/api.md."""
     found = set()
-    for words in CALL.findall(scripts("docs/api.md")):
+    for words in CALL.findall("\n".join(typed("docs/api.md"))):
         url = re.search(r'"\$url(/[^"?]*)', words)
         if url is None:
             continue
