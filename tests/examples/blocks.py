@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
+_INLINE = re.compile(r"(?:\.venv(?:-load)?/bin/)?(?:sandman|kubectl|make|python3?) ")
 _FENCE = re.compile(r"^( *)```(\S*)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 
 
@@ -34,8 +35,12 @@ class Block(NamedTuple):
 
 def collect() -> list[Block]:
     """All that a reader may try, in the order of files and lines."""
-    files = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    return [block for path in files for block in of(path)]
+    return [block for path in files() for block in of(path)]
+
+
+def files() -> list[Path]:
+    """README.md and docs/."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def of(path: Path) -> list[Block]:
@@ -50,3 +55,10 @@ def of(path: Path) -> list[Block]:
         )
         for match in _FENCE.finditer(whole)
     ]
+
+
+def inline(path: Path) -> list[str]:
+    """Commands in the running text of one file, between backticks."""
+    text = _FENCE.sub("", path.read_text())
+    spans = (" ".join(found.split()) for found in re.findall(r"`([^`]+)`", text))
+    return [span for span in spans if _INLINE.match(span)]

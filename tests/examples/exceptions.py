@@ -33,10 +33,8 @@ def on_the_cluster(file: str, command: str) -> bool:
     return any(file == one and command.startswith(begins) for one, begins in ON_THE_CLUSTER)
 
 
-NOT_RUN_PYTHON = {
-    "connect(url": "a WebSocket library of the reader's choice; test_ports and test_sockets open such URLs",
-}
-"""Blocks of Python by a text in them: they are compiled, not run."""
+OF_ASYNCIO = "from websockets"
+"""The block of Python that has this in it needs asyncio and a server; it has a test of its own."""
 
 RUN_ELSEWHERE = {"docs/adapters.md": "tests/adapters/inside/examples.py"}
 """Documents whose examples need what is not installed here, and what runs them."""

@@ -1,4 +1,4 @@
-"""A task's image for examples: this Python and pytest, a shell and some programs, and a task that has tests."""
+"""A task's image for examples: this Python, pytest and websockets, a shell and some programs, and a task that has tests."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ LEFT_OUT = (
     "ensurepip",
     "lib2to3",
 )
-PYTEST = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
-"""Distributions."""
+DISTRIBUTIONS = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "websockets")
 _TASK = "def test_sum():\n    assert sum([1, 2]) == 3\n"
 _PYTEST = "#!/usr/bin/python3\nimport sys, pytest\nsys.exit(pytest.main())\n"
 _INI = "[pytest]\ntestpaths = task\n"
@@ -35,7 +34,7 @@ def build(top: Path) -> Path:
     shutil.copytree(
         stdlib, _in(top, stdlib), ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True
     )
-    for name in PYTEST:
+    for name in DISTRIBUTIONS:
         _install(name, _in(top, stdlib / "site-packages"))
     programs = [Path(shutil.which(name) or name).resolve() for name in PROGRAMS]
     for path in (*programs, python):

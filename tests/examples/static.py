@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 PROGRAMS = {
-    "base64", "curl", "eval", "export", "kind", "kubectl", "less", "make", "python", "python3", "sandman",
+    "base64", "curl", "eval", "export", "kind", "kubectl", "less", "make", "openssl", "python", "python3", "sandman",
 }  # fmt: skip
 """What examples begin with: a misspelt one is none of these."""
 
@@ -91,6 +91,8 @@ def _of_cli(words: list[str]) -> Iterator[str]:
                 yield f"{command.name} has no {flag}"
         elif isinstance(command, click.Group):
             found = command.get_command(context, word)
+            if word.isupper():
+                return
             if found is None:
                 yield f"sandman has no {word}"
                 return
