@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import re
 import time
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,6 +17,21 @@ from hypothesis import strategies as st
 from loadtest import options, plan, target
 from loadtest.plan import ARRIVE, HOLD, OVER, WORK, Plan, PlanError, Progress
 from loadtest.stage import Stage
+
+DOCUMENT = Path(__file__).parents[2] / "docs/loadtest.md"
+
+
+def test_every_load_that_the_document_names_is_one():
+    told = DOCUMENT.read_text().partition("## One command each")[2].partition("## Scenarios")[0]
+    # In its table: the block before has commands that run.
+    spans = [span.split() for span in re.findall(r"`([^`]+)`", told.rpartition("```")[2])]
+    parser = argparse.ArgumentParser()
+    options.add(parser)
+    parser.add_argument("--processes", type=int)  # Locust's own
+    named = [words for words in spans if words and words[0] in plan.SCENARIOS]
+    plans = [options.plan_of(parser.parse_args(["--scenario", *words])) for words in named]
+    assert {one.scenario for one in plans} == set(plan.SCENARIOS)
+    assert max(one.n for one in plans) == 11_858
 
 
 def walk(one, settle, most_s=5000):
