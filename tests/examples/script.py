@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from tests.examples.blocks import Block
     from tests.examples.reader import Reader
 
-CHECKOUT = ("Makefile", "pyproject.toml", "manifests", ".venv", ".venv-load")
+CHECKOUT = ("Makefile", "manifests", ".venv", ".venv-load")
 """What commands use of the checkout that they are typed in, beside locks and packages."""
+LOCKS = ("pyproject.toml", "requirements*.lock")
+"""What environments are made of."""
 FUNCTIONS = f"""
 set -m  # so that each has its own group of processes, and Ctrl-C does not go to all
 servers=() codes=()
@@ -77,9 +80,12 @@ def _lines(file: str, command: str, one: Reader) -> str:
 
 
 def checkout(place: Path) -> None:
-    """Make the directory look like one, which nothing changes by being used."""
-    for path in (*(ROOT / name for name in CHECKOUT), *ROOT.glob("requirements*.lock")):
-        (place / path.name).symlink_to(path)
+    """Make the directory look like one whose environments have been made, as `make test` has: none is made anew by a test."""
+    for name in CHECKOUT:
+        (place / name).symlink_to(ROOT / name)
+    for path in (found for pattern in LOCKS for found in ROOT.glob(pattern)):
+        shutil.copy(path, place)
+        os.utime(place / path.name, (0, 0))
 
 
 def run(script: str, place: Path, own: Mapping[str, str], seconds: float) -> str:
