@@ -1,6 +1,7 @@
 """The documents' commands that want a cluster, as they stand and in their order, on the installation that all tests share.
 
-A reader's own registry, namespace, port and token are put in; what the installation is, it is again afterwards.
+The namespace is put in that this installation serves workloads in already, so that nothing starts anew. Installation and
+removal are in test_zzz_installation.
 """
 
 from __future__ import annotations
@@ -14,43 +15,15 @@ import pytest
 import yaml
 
 from sandman import names
-from tests.cluster import faults, services
+from tests.cluster import faults, reading, services
 from tests.cluster.bed import kubectl, reference
-from tests.cluster.calling import cli
 from tests.cluster.install import WORKLOADS
 from tests.cluster.shop import RESTRICTED, Shop, opened, workload
-from tests.examples import blocks, exceptions, reader, script
-from tests.ports import free_port
+from tests.examples import blocks, reader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-QUICKSTART, OPERATIONS = "docs/quickstart-cluster.md", "docs/operations.md"
-SECONDS = 300
-
-
-def typed(file: str) -> list[str]:
-    """What a reader of this file types at a cluster."""
-    found = blocks.of(blocks.ROOT / file)
-    return [
-        command
-        for block in found
-        for command in block.commands
-        if block.language in {"sh", "console"} and exceptions.on_the_cluster(file, command)
-    ]
-
-
-@pytest.fixture
-def own(sandman) -> dict[str, str]:
-    """What a reader has; see `tests.examples.reader`."""
-    bed = sandman.bed
-    return {
-        "KUBECONFIG": str(bed.kubeconfig), "PATH": f"{bed.bin}:{os.environ['PATH']}",
-        "OWN_REGISTRY": bed.registry, "OWN_BASE": reference(bed, "python"), "OWN_TASK": sandman.image("debian"),
-        "OWN_OVERLAY": str(sandman.installation.manifests), "OWN_NAMESPACE": WORKLOADS,
-        "OWN_PORT": str(free_port()), "OWN_CACHE": str(bed.cache),
-    }  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -67,25 +40,9 @@ def services_are_left_alone(sandman) -> Iterator[None]:
     sandman.wait_nothing_leased(60)
 
 
-def test_every_document_that_wants_a_cluster_is_here():
-    assert {file for file, _ in exceptions.ON_THE_CLUSTER} == {"README.md", QUICKSTART, OPERATIONS}
-
-
-def test_the_quickstart_leads_to_a_first_sandbox(sandman, own, tmp_path):
-    try:
-        said = script.run(script.of(QUICKSTART, typed(QUICKSTART)), tmp_path, own, SECONDS)
-    finally:
-        if "ci" in {one["id"] for one in json.loads(cli(sandman, "keys", "list", "--json"))}:
-            cli(sandman, "keys", "revoke", "ci")
-    told = dict(line.split() for line in (tmp_path / "images").read_text().splitlines())
-    assert told == dict(sandman.installation.images)
-    assert "a sandbox cannot connect to another one" in said
-    assert re.search(r"^Linux .* GNU/Linux$", said, re.MULTILINE), said
-
-
-def test_the_demo_resolves_its_task(own, tmp_path):
-    one = reader.Reader(has=reader.CACHE)
-    said = script.run(script.of("README.md", typed("README.md"), one), tmp_path, own, SECONDS)
+def test_the_demo_resolves_its_task(sandman, tmp_path):
+    commands, has = reading.typed("README.md"), reader.Reader(has=reader.CACHE)
+    said = reading.run(sandman, "README.md", commands, tmp_path, has)
     assert "\nresolved\n" in said
 
 
@@ -101,19 +58,18 @@ def shop(sandman) -> Iterator[Shop]:
 
 def overlay(sandman, place: Path) -> str:
     """The document's own, with the images that were built."""
-    [text] = [one.text for one in blocks.of(blocks.ROOT / OPERATIONS) if "sortOptions" in one.text]
+    found = blocks.of(blocks.ROOT / reading.OPERATIONS)
+    [text] = [one.text for one in found if "sortOptions" in one.text]
     text = text.replace("…/manifests", os.path.relpath(blocks.ROOT / "manifests", place.resolve()))
     text = text.replace("registry.example", sandman.bed.registry)
     for image in sandman.installation.images.values():
         name, _, tag = image.rpartition(":")
-        text, found = re.subn(rf"(newName: {name}, newTag: )…", rf'\1"{tag}"', text)
-        assert found == 1, f"{name} is not what the document says"
+        text, times = re.subn(rf"(newName: {name}, newTag: )…", rf'\1"{tag}"', text)
+        assert times == 1, f"{name} is not what the document says"
     return text
 
 
-def test_operations_bring_the_daemon_into_a_workload_and_to_its_callers(
-    sandman, shop, own, tmp_path
-):
+def test_operations_bring_the_daemon_into_a_workload_and_to_its_callers(sandman, shop, tmp_path):
     image = reference(sandman.bed, "nginx")
     shop.create(workload("Deployment", "web", image))
     main = {"name": "main", "image": image, "securityContext": RESTRICTED}
@@ -124,7 +80,9 @@ def test_operations_bring_the_daemon_into_a_workload_and_to_its_callers(
     }  # fmt: skip
     (tmp_path / "app.yaml").write_text(yaml.safe_dump(pod))
     (tmp_path / "kustomization.yaml").write_text(overlay(sandman, tmp_path))
-    script.run(script.of(OPERATIONS, typed(OPERATIONS)), tmp_path, own, SECONDS)
+    commands = reading.typed(reading.OPERATIONS)
+    commands = [one for one in commands if not one.startswith(reading.REMOVE)]
+    reading.run(sandman, reading.OPERATIONS, commands, tmp_path)
     shop.one_ready("app", injected=True)
     template = shop.get("deployment", "web")["spec"]["template"]
     assert names.LABEL_INJECT not in template["metadata"]["labels"]

@@ -1,4 +1,4 @@
-"""After all others on the cluster, by its name: nothing is left that nobody holds."""
+"""After all others on the installation, by its name: nothing is left that nobody holds."""
 
 from __future__ import annotations
 

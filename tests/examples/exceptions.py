@@ -25,7 +25,8 @@ ON_THE_CLUSTER = (
     ("docs/operations.md", ""),
     ("docs/quickstart-cluster.md", ""),
 )
-"""Commands, by file and beginning, that want a cluster: tests/cluster/test_examples.py runs them."""
+"""Commands, by file and beginning, that want a cluster: tests/cluster/test_examples.py runs them, and what installs and
+removes tests/cluster/test_zzz_installation.py."""
 
 
 def on_the_cluster(file: str, command: str) -> bool:

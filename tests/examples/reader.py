@@ -77,7 +77,7 @@ READERS = {
     ),
     "docs/operations.md": Reader(
         puts={"shop": "$OWN_NAMESPACE"},
-        # As step 3 says. For real the quickstart does, with what this cluster has besides.
+        # As step 3 says, of the overlay that stands there. For real the quickstart does, of one that fits the test cluster.
         has="kubectl apply -k . --dry-run=server",
     ),
 }
@@ -124,8 +124,3 @@ ASKING = (
     Asking("sandman login ", "Token: ", '"$OWN_TOKEN"'),
     Asking("sandman shell ", r"[#$] ", "exit"),
 )
-
-DRY = {
-    ("docs/operations.md", "kubectl delete "): "takes Sandman away from all other tests on the cluster",
-}  # fmt: skip
-"""Commands that are run with `--dry-run=server` alone, and why."""

@@ -62,11 +62,11 @@ kept_sandbox() {{  # its id; a sandbox with the image that is had by naming none
 def of(file: str, commands: Iterable[str], one: Reader | None = None) -> str:
     """What a reader of this file has typed in the end."""
     one = one or readers.READERS.get(file, readers.Reader())
-    typed = (_lines(file, command, one) for command in commands)
+    typed = (_lines(command, one) for command in commands)
     return "\n".join([FUNCTIONS, one.has, *typed, one.sees])
 
 
-def _lines(file: str, command: str, one: Reader) -> str:
+def _lines(command: str, one: Reader) -> str:
     text = one.put(command)
     for special in (*readers.SERVERS, *readers.ASKING):
         if re.match(special.begins, command):
@@ -74,8 +74,6 @@ def _lines(file: str, command: str, one: Reader) -> str:
     for begins, kept in one.keeps.items():
         if command.startswith(begins):
             return f"{text} | tee {kept}"
-    if any(file == where and command.startswith(begins) for where, begins in readers.DRY):
-        return f"{text} --dry-run=server"
     return text
 
 

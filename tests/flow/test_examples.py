@@ -130,11 +130,6 @@ def test_a_command_that_wants_more_than_to_be_typed_is_in_a_document(begins):
     assert [command for file in FILES for command in meant(file, begins)]
 
 
-@pytest.mark.parametrize(("file", "begins"), reader.DRY)
-def test_what_is_only_tried_is_in_its_document(file, begins):
-    assert meant(file, begins)
-
-
 def test_commands_in_running_text_name_what_is_there():
     found = [command for path in blocks.files() for command in blocks.inline(path)]
     assert len(found) >= 100
