@@ -9,7 +9,6 @@ was given before: `_given` remembers that until the pod is gone.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from gateway.fairness import FairQueue, Ticket
 from gateway.gangs import Gangs
 from gateway.images import Images
 from gateway.model import Tier
+from gateway.orders import Order, Slot, Statistics
 from gateway.placing import ByNode
 
 if TYPE_CHECKING:
@@ -27,41 +27,6 @@ if TYPE_CHECKING:
 EVAL_PART = 8
 """An eighth of the claims and new pods that may be in hand comes on top of them for pools of evaluations, so that a burst
 of rollouts, whose images take minutes to pull, holds up none."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Slot:
-    """A vetted free placeholder."""
-
-    uid: str
-    pool: str
-    image: str
-    node: str
-    swap: bool
-    """Whether its image may be changed."""
-    prepared: str = ""
-    """What it was prepared for: it serves tickets of the same and no others. Empty: it was not."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Order:
-    """What a ticket's owner must now do: claim `slot`, or make a pod when it is None."""
-
-    ticket: Ticket
-    tier: Tier
-    slot: Slot | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Statistics:
-    """Counts at one moment."""
-
-    waiting: int
-    free: int
-    claiming: int
-    cold: int
-    prepared: int = 0
-    """Placeholders that are prepared for somebody and not yet given."""
 
 
 class Allocation:
@@ -96,6 +61,7 @@ class Allocation:
         self._given: dict[str, int] = {}
         # Given to a reservation, and then free for whom it was prepared for: that once.
         self._came_back: set[str] = set()
+        self._kept: set[str] = set()
         self._busy: dict[int, Order] = {}
         self._cordoned: set[str] = set()
 
@@ -175,6 +141,9 @@ class Allocation:
             self._hide(slot)
         elif (number := self._given.get(uid)) is not None and number in self._gangs:
             self._lose(number, uid)
+        elif uid in self._kept:
+            self._kept.discard(uid)
+            del self._given[uid]
 
     def forget(self, uid: str) -> None:
         """The pod does not exist any more."""
@@ -219,15 +188,22 @@ class Allocation:
         slot = order.slot
         if slot is not None and self._given.get(slot.uid) == order.ticket.number:
             del self._given[slot.uid]
+            self._kept.discard(slot.uid)
             self.offer(slot)
 
     def keep(self, ticket: Ticket) -> Order | None:
-        """A placeholder for one whose new pod finds no node, kept from all others until `give_back`."""
-        slot = None if ticket.is_fresh or ticket.gang else self._choose(ticket)
+        """A placeholder for one whose new pod finds no node, kept from all others until `give_back`; None: there is none
+        that it could be given at once."""
+        is_held = self.images.is_held(ticket) and not self.images.may_overtake(ticket)
+        claims = self._claims_max - self.statistics().claiming - len(self._kept)
+        if ticket.is_fresh or ticket.gang or is_held or claims <= 0:
+            return None
+        slot = self._choose(ticket)
         if slot is None:
             return None
         self.withdraw(slot.uid)
         self._given[slot.uid] = ticket.number
+        self._kept.add(slot.uid)
         return Order(ticket, Tier.WARM, slot)
 
     # --- the decision ---

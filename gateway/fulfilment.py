@@ -34,11 +34,11 @@ from sandman.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.allocation import Order
     from gateway.config import Settings
     from gateway.daemons import Daemons
     from gateway.fairness import Ticket
     from gateway.model import Amounts, Instance, PoolSpec, SandboxRequest
+    from gateway.orders import Order
     from gateway.provider import Provider
     from gateway.roster import Roster
     from gateway.starting import Greeting
@@ -92,8 +92,8 @@ class Fulfilment:
         self.preparation = Preparation(daemons, roster, settings)
         self.spent: Callable[[Ticket, str], None] = lambda ticket, _: roster.allocation.done(ticket)
         """Told of an order whose image runs on a node, though it is yet to be prepared: others may go on."""
-        self.made: dict[int, str] = {}
-        """Uids of new pods that are not ready yet, by their tickets' numbers."""
+        self.made: dict[int, tuple[str, float]] = {}
+        """New pods that are not ready yet, by their tickets' numbers: uid, and since when it is there."""
         self.in_hand: set[str | None] = set()
         """Claims that are being carried out: their pods are known, and nobody's yet."""
         self.networks = Networks(provider, daemons, roster, settings)
@@ -133,7 +133,7 @@ class Fulfilment:
             claimed = trio.current_time()
             self._roster.taken(instance, uid_was_known=order.slot is not None)
             if order.slot is None:
-                self.made[order.ticket.number] = instance.uid
+                self.made[order.ticket.number] = instance.uid, claimed
             claim = self.handshake(assignment, want.request)
             info = await self._make_ready(order, instance, claim, want)
             await self.wait_network(instance, want)

@@ -19,7 +19,7 @@ from sandman.errors import SandmanError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gateway.allocation import Statistics
+    from gateway.orders import Statistics
     from gateway.provider import Provider
     from gateway.roster import Roster
 

@@ -14,9 +14,10 @@ import trio
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from gateway.allocation import Allocation, Order
+    from gateway.allocation import Allocation
     from gateway.fairness import Ticket
     from gateway.model import Ready
+    from gateway.orders import Order
     from gateway.registry import Registry
 
 AFTER_S = 2.0
@@ -29,7 +30,6 @@ class _Attempt:
     """A new pod that is waited for."""
 
     ticket: Ticket
-    begun: float
     scope: trio.CancelScope
     kept: Order | None = None
     """What it is given up for, kept from all others."""
@@ -41,10 +41,12 @@ class Reseating:
     Args:
         allocation: has the placeholders.
         registry: knows which pods have a node.
-        made: uids of pods that are being made, by their tickets' numbers.
+        made: uids of pods that are not ready yet, and since when they are there, by their tickets' numbers.
     """
 
-    def __init__(self, allocation: Allocation, registry: Registry, made: Mapping[int, str]) -> None:
+    def __init__(
+        self, allocation: Allocation, registry: Registry, made: Mapping[int, tuple[str, float]]
+    ) -> None:
         self._allocation = allocation
         self._registry = registry
         self._made = made
@@ -61,7 +63,7 @@ class Reseating:
         if order.slot is not None:
             return await carry_out()
         number = order.ticket.number
-        attempt = _Attempt(order.ticket, trio.current_time(), trio.CancelScope())
+        attempt = _Attempt(order.ticket, trio.CancelScope())
         self._attempts[number] = attempt
         try:
             with attempt.scope:
@@ -75,11 +77,7 @@ class Reseating:
         """Give up pods that no node takes for placeholders that nobody else waits for."""
         now = trio.current_time()
         for number, attempt in self._attempts.items():
-            if (
-                attempt.kept is None
-                and now - attempt.begun >= AFTER_S
-                and self._is_placeless(number)
-            ):
+            if attempt.kept is None and self._is_placeless(number, now):
                 attempt.kept = self._allocation.keep(attempt.ticket)
                 if attempt.kept is not None:
                     attempt.scope.cancel()
@@ -90,6 +88,7 @@ class Reseating:
         if attempt is not None and attempt.kept is not None:
             self._allocation.give_back(attempt.kept)
 
-    def _is_placeless(self, number: int) -> bool:
-        pod = self._registry.get(self._made.get(number, ""))
-        return pod is not None and pod.node is None
+    def _is_placeless(self, number: int, now: float) -> bool:
+        uid, since = self._made.get(number, ("", now))
+        pod = self._registry.get(uid)
+        return pod is not None and pod.node is None and now - since >= AFTER_S

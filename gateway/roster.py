@@ -11,9 +11,9 @@ import trio
 
 from gateway import provider as providers
 from gateway import spread
-from gateway.allocation import Slot
 from gateway.breaker import Breaker, PoolKey, is_open
 from gateway.leases import Ledger
+from gateway.orders import Slot
 from sandman import names
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from sandman.errors import CapacityError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gateway.allocation import Order
     from gateway.fairness import Ticket
     from gateway.images import Failure
     from gateway.model import PoolSpec, Ready, SandboxRequest
+    from gateway.orders import Order
     from gateway.references import Mirror
     from gateway.roster import Roster
     from gateway.wants import Want

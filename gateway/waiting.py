@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import trio
 
 if TYPE_CHECKING:
-    from gateway.allocation import Order
     from gateway.fairness import Ticket
+    from gateway.orders import Order
     from gateway.wants import Want
     from sandman.errors import SandmanError
 

@@ -101,6 +101,7 @@ class Client(Verifying, Evaluating):
 
     async def __aenter__(self) -> Self:
         self._termination.__enter__()
+        self._heart.resume()
         return self
 
     async def __aexit__(

@@ -169,6 +169,11 @@ class Heart:
             self._thread = threading.Thread(target=self._run, name="sandman-heart", daemon=True)
             self._thread.start()
 
+    def resume(self) -> None:
+        """Its client is used again; heartbeats begin with what is made."""
+        with self._lock:
+            self._is_stopped = False
+
     def stop(self) -> None:
         """No more heartbeats; leases go on without."""
         with self._lock:

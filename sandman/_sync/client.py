@@ -102,6 +102,7 @@ class Client(Verifying, Evaluating):
 
     def __enter__(self) -> Self:
         self._termination.__enter__()
+        self._heart.resume()
         return self
 
     def __exit__(

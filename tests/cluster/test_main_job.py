@@ -74,8 +74,8 @@ async def test_a_placeholder_becomes_a_sandbox_of_the_asked_image(sandman):
                 await trio.sleep(0.25)
                 await box.refresh()
         assert "sha256:" in box.info.image_digest
-        # The kubelet has written its status meanwhile, and a record of who wrote what is not begun anew.
         assert "managedFields" not in pod["metadata"]
+        # The kubelet has written its status meanwhile, and a record of who wrote what is not begun anew.
         pod = json.loads(sandman.kubectl("get", "pod", pod["metadata"]["name"], *show))
         assert "managedFields" not in pod["metadata"]
 

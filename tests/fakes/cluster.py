@@ -76,10 +76,10 @@ class FakeCluster(Daemons):
         self.answer = lambda _pod, _path, _body: (200, json.dumps({"exit_code": 0}).encode())
         """What a daemon answers to one."""
         self.call_s = 0.0
+        """Seconds that one takes."""
         self.start_s = START_S
         self.is_full = False
         """No node has room for a new pod."""
-        """Seconds that one takes."""
         self.known_images = [BASE, TASK]
         """What its node says that it holds; of others a canary goes first."""
         self.fail_pulls: dict[str, int] = {}

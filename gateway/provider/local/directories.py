@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from sandman.descent import Descent, Policy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from sandman import tar
@@ -34,10 +34,13 @@ class Directories:
     def __init__(self) -> None:
         self._top = _One()
 
-    def make(self, parts: Iterable[bytes], member: tar.Member) -> None:
-        """This one is in a layer, in place of what another layer has said of it."""
+    def make(self, parts: Iterable[bytes], member: tar.Member, charge: Callable[[], None]) -> None:
+        """This one is in a layer, in place of what another layer has said of it. `charge`: called for each that is to be
+        remembered besides, for one name may lead through hundreds."""
         one = self._top
         for part in parts:
+            if part not in one.below:
+                charge()
             one = one.below.setdefault(part, _One())
         one.member = member
 

@@ -140,7 +140,7 @@ class Images:
             try:
                 return await trio.to_thread.run_sync(self._open, name, self._named.get(full))
             except BROKEN as error:
-                raise self._explained(error) from error
+                raise self._explained(error, full) from error
 
     def _open(self, name: str, path: Path | None) -> Image:
         if path is None:
@@ -157,9 +157,9 @@ class Images:
         known = ", ".join(self.names())
         return f"no image is named so; there are: {known} (more by sandman serve --local --image NAME=PATH)"
 
-    def _explained(self, error: Exception) -> ImageError:
+    def _explained(self, error: Exception, name: str) -> ImageError:
         if isinstance(error, httpx.RequestError):
-            return _unanswered(error, self._not_here())
+            return _unanswered(error, name, self._not_here())
         return _explained(error)
 
     def _unpacked(self, source: Source) -> Image:
@@ -181,10 +181,20 @@ class Images:
             for layer in source.layers:
                 apply(source.read(layer), partial, budget, directories)
             directories.settle(partial)
-            partial.rename(place)
+            _move(partial, place)
         except BaseException:
             remove_tree(partial)
             raise
+
+
+def _move(partial: Path, place: Path) -> None:
+    """There is its place; another name of the same image may have been there a moment before."""
+    try:
+        partial.rename(place)
+    except OSError:
+        if not place.is_dir():
+            raise
+        remove_tree(partial)
 
 
 def platform() -> platforms.Platform:
@@ -224,14 +234,17 @@ def _explained(error: Exception) -> ImageError:
     return ImageError("image_not_found", "invalid", text)
 
 
-def _unanswered(error: httpx.RequestError, not_here: str) -> ImageError:
-    """A registry that nobody knows is a misspelt name, as on a cluster; any other may answer later."""
-    told = f"{not_here}; its registry {error.request.url.netloc.decode()} cannot be asked"
+def _unanswered(error: httpx.RequestError, name: str, not_here: str) -> ImageError:
+    """A registry that nobody knows is a misspelt name, as on a cluster; any other may answer later, and so may one that
+    this one sends to."""
+    asked = error.request.url.netloc.decode()
+    is_its_own = canonical(f"{asked}/x").partition("/")[0] == name.partition("/")[0]
+    told = f"{not_here}; its registry {asked} cannot be asked"
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, socket.gaierror):
         cause = cause.__cause__ or cause.__context__
     if cause is None:
         return ImageError("image_pull", "network", f"{told}: {str(error) or type(error).__name__}")
-    if cause.errno == socket.EAI_NONAME:
+    if cause.errno == socket.EAI_NONAME and is_its_own:
         return ImageError("image_not_found", "host", f"{told}: there is none of that name")
     return ImageError("image_pull", "network", f"{told}: {cause.strerror}")

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1024 * 1024
 """Of what comes out at once."""
+MEMBERS_MAX = 2_000_000
+"""Of a layer: as many as files of an image, each of which eStargz packs alone. Empty ones take time and no room."""
 MAGIC_BYTES = 4
 """By which the beginning of a member is known."""
 _GZIP = b"\x1f\x8b"
@@ -94,8 +96,10 @@ def plain(data: Iterable[bytes]) -> Iterator[bytes]:
     """
     pieces = iter(data)
     first = b""
-    while len(first) < MAGIC_BYTES and (more := next(pieces, b"")):
-        first += more
+    for piece in pieces:
+        first += piece
+        if len(first) >= MAGIC_BYTES:
+            break
     make = _kind(first)
     if make is _Zstd and zstd is None:
         raise ValueError(
@@ -115,17 +119,19 @@ def _kind(begin: bytes) -> type[_Gzip | _Zstd] | None:
 
 def _members(pieces: Iterable[bytes], make: type[_Gzip | _Zstd]) -> Iterator[bytes]:
     member: _Member = make()
-    rest = b""
+    rest, count, is_over = b"", 1, False
     for piece in pieces:
         rest += piece
-        while rest and (not member.eof or len(rest) >= MAGIC_BYTES):
-            if member.eof and _kind(rest) is not make:
-                # Padding. It is read to its end all the same: the digest is of all of it.
-                rest = b""
-                break
-            member = make() if member.eof else member
-            yield from _fed(member, rest)
+        while rest and not is_over and (not member.eof or len(rest) >= MAGIC_BYTES):
+            # What follows and is no member is padding, to the end. It is read all the same: the digest is of all of it.
+            is_over = member.eof and _kind(rest) is not make
+            if member.eof and not is_over:
+                member, count = make(), count + 1
+            if count > MEMBERS_MAX:
+                raise ValueError("a layer has more compressed parts than local mode takes")
+            yield from () if is_over else _fed(member, rest)
             rest = member.rest
+        rest = b"" if is_over else rest
     if not member.eof:
         raise ValueError("a layer ends in the middle of its compressed data")
 

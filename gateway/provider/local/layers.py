@@ -142,7 +142,7 @@ class LayerUnpacker(Unpacker):
             self._make_room(parts, member)
             # Until all layers are there it must be ours to fill.
             super()._begin(member._replace(mode=member.mode | 0o700))
-            self._directories.make(parts, member)
+            self._directories.make(parts, member, self._budget.take_member)
         else:
             self._own.add(tuple(parts))
             self._make_room(parts, member)

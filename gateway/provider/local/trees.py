@@ -18,15 +18,23 @@ def remove_tree(path: Path) -> None:
     Directories that their owner may not change are opened first: overlayfs makes one in each of its working directories, sandboxes
     and images have others, and who is not root could not look into them.
     """
-    for directory, below, _ in os.walk(path):
-        for name in below:
-            _open(os.path.join(directory, name))  # noqa: PTH118 - there may be very many
+    _open_all(path)
     shutil.rmtree(path, ignore_errors=True)
 
 
+def _open_all(path: Path) -> None:
+    _open(str(path))
+    for directory, below, _ in os.walk(path):
+        for name in below:
+            _open(os.path.join(directory, name))  # noqa: PTH118 - there may be very many
+
+
 def _open(path: str) -> None:
-    """Before the walk goes into it."""
+    """Before the walk goes into it; never what a link leads to, whoever puts one there meanwhile."""
     with suppress(OSError):
-        found = os.lstat(path)
-        if stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_IRWXU != stat.S_IRWXU:
-            os.chmod(path, stat.S_IRWXU)  # noqa: PTH101 - as above
+        fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if os.fstat(fd).st_mode & stat.S_IRWXU != stat.S_IRWXU:
+                os.chmod(f"/proc/self/fd/{fd}", stat.S_IRWXU)  # noqa: PTH101 - such a fd takes no fchmod
+        finally:
+            os.close(fd)

@@ -302,6 +302,13 @@ async def test_a_closed_client_makes_nothing_that_nobody_would_keep(gateway: Fak
                 pass
         assert len(gateway.sandboxes) == before
         assert (await client.create(heartbeat=False)).id in gateway.sandboxes
+        # Entered again it makes what it keeps.
+        async with client:
+            box = await client.create()
+            assert box.id in gateway.sandboxes
+            assert client._heart.beats
+            await box.release()
+        assert not client._heart.beats
 
 
 @pytest.mark.parametrize("ttl_s", [60.0, 1e5])

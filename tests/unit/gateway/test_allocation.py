@@ -7,9 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gateway.allocation import Allocation, Order, Slot
+from gateway.allocation import Allocation
 from gateway.fairness import Ticket
 from gateway.model import Tier
+from gateway.orders import Order, Slot
 
 BASE = "registry.example/base:1"
 TASK = "registry.example/task:1"

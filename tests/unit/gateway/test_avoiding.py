@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.allocation import Allocation, Slot
+from gateway.allocation import Allocation
 from gateway.fairness import Ticket
 from gateway.model import Tier
+from gateway.orders import Slot
 from sandman.errors import ImagePullError
 
 BASE = "registry.example/base:1"

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gateway import fairness
-from gateway.allocation import Allocation, Slot
+from gateway.allocation import Allocation
 from gateway.fairness import FairQueue, Ticket
 from gateway.model import Purpose
+from gateway.orders import Slot
 
 # The long form: SANDMAN_TEST_HISTORIES=10000.
 HISTORIES = int(os.environ.get("SANDMAN_TEST_HISTORIES", "150"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.allocation import Allocation, Slot
+from gateway.allocation import Allocation
 from gateway.fairness import Ticket
+from gateway.orders import Slot
 
 TASK = "registry.example/task:1"
 

@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gateway.allocation import Allocation, Order, Slot
+from gateway.allocation import Allocation
 from gateway.fairness import Ticket
 from gateway.model import Purpose, Tier
+from gateway.orders import Order, Slot
 
 # The long form: SANDMAN_TEST_HISTORIES=10000.
 HISTORIES = int(os.environ.get("SANDMAN_TEST_HISTORIES", "120"))

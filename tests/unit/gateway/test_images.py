@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gateway import images
-from gateway.allocation import Allocation, Slot
+from gateway.allocation import Allocation
 from gateway.fairness import Ticket
 from gateway.images import FINAL, Images
 from gateway.model import Tier
+from gateway.orders import Slot
 from sandman.errors import (
     BadRequestError,
     DiedError,

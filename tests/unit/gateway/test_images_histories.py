@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gateway import images
-from gateway.allocation import Allocation, Slot
+from gateway.allocation import Allocation
 from gateway.fairness import Ticket
+from gateway.orders import Slot
 from sandman.errors import (
     DiedError,
     QuotaError,

@@ -9,6 +9,7 @@ import socket
 import threading
 from pathlib import Path
 
+import httpx
 import pytest
 
 from gateway.provider.local import images
@@ -230,6 +231,16 @@ async def test_a_registry_that_is_not_there_may_be_later(kept):
     text = str(caught.value)
     assert "its registry 127.0.0.1:1 cannot be asked" in text
     assert "there are: host (more by sandman serve --local --image" in text
+
+
+def test_where_a_registry_sends_to_is_not_what_was_misspelt():
+    unknown = socket.gaierror(socket.EAI_NONAME, "unknown")
+    found = []
+    for host in ("r.example", "auth.example"):
+        error = httpx.ConnectError("x", request=httpx.Request("GET", f"https://{host}/v2/"))
+        error.__cause__ = unknown
+        found.append(images._unanswered(error, "r.example/task:1", "no").ending("x").reason)
+    assert found == ["image_not_found", "image_pull"]
 
 
 @pytest.mark.parametrize(

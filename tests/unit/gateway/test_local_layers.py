@@ -223,6 +223,30 @@ def test_a_layer_of_many_members_is_one_tar(squeeze, between, step):
     assert b"".join(plain([*pieces, bytes(3), bytes(700)])) == data
 
 
+@pytest.mark.parametrize("squeeze", [gzips, zstd.compress])
+def test_what_a_layer_holds_does_not_hang_on_how_it_comes(squeeze):
+    """Behind padding is nothing more of it, wherever the network cuts."""
+    data = squeeze(b"first") + bytes(512) + squeeze(b"second")
+    for cut in range(len(data)):
+        assert b"".join(plain([data[:cut], data[cut:]])) == b"first"
+
+
+def test_members_without_content_are_bounded(monkeypatch):
+    monkeypatch.setattr(inflate, "MEMBERS_MAX", 10)
+    assert b"".join(plain([gzips(b"") * 10])) == b""
+    with pytest.raises(ValueError, match="more compressed parts"):
+        list(plain([gzips(b"") * 11]))
+
+
+def test_directories_that_a_name_leads_through_count(tmp_path):
+    deep = layer(directory("/".join("abcdefghij")))
+    with pytest.raises(TooLargeError, match="more files"):
+        unpack(tmp_path, deep, most_members=10)
+    other = tmp_path / "other"
+    other.mkdir()
+    assert len(unpack(other, deep, most_members=11)) == 10
+
+
 def test_zstd_is_bounded_too(tmp_path):
     bomb = zstd.compress(layer(file("zeros", bytes(50_000_000))))
     assert len(bomb) < 100_000

@@ -17,6 +17,15 @@ def closed(place) -> None:
     (place / "probe").chmod(0o500)
 
 
+def test_a_tree_whose_top_is_closed_goes_too(tmp_path):
+    for mode in (0o555, 0):
+        tree = tmp_path / "tree"
+        closed(tree)
+        tree.chmod(mode)
+        without_rights(lambda tree=tree: remove_tree(tree))
+        assert not tree.exists()
+
+
 def test_its_directory_goes_with_what_nobody_may_look_into(tmp_path):
     def live() -> None:
         with own_directory(tmp_path) as own:

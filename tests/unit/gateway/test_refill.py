@@ -7,8 +7,10 @@ import trio
 from structlog.testing import CapturingLogger
 
 from gateway import refill
-from gateway.allocation import Allocation, Slot, Statistics, Ticket
+from gateway.allocation import Allocation
+from gateway.fairness import Ticket
 from gateway.model import Ending
+from gateway.orders import Slot, Statistics
 from gateway.provider import Gone, Seen
 from gateway.refill import HOLD_S, Refill, due
 from gateway.registry import Registry

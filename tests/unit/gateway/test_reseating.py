@@ -8,9 +8,12 @@ import pytest
 import trio
 
 from gateway import reseating
+from gateway.allocation import Allocation
 from gateway.config import Settings
+from gateway.fairness import Ticket
 from gateway.model import Tier
-from tests.fakes.cluster import FakeCluster
+from gateway.orders import Slot
+from tests.fakes.cluster import BASE, TASK, FakeCluster
 from tests.unit.gateway.test_pool import running, want
 
 
@@ -58,6 +61,54 @@ async def test_of_many_one_is_given_it_and_the_others_keep_theirs(full, autojump
         assert len(made) == 1
         assert sum(kind == "create" for kind, _ in full.writes) == 5
         nursery.cancel_scope.cancel()
+
+
+def waiting(**limits) -> tuple[Allocation, Ticket, Slot]:
+    """One that waits with a new pod, and a placeholder that comes free."""
+    one = Allocation(**{"cold_max": 5, "claims_max": 5, **limits})
+    ticket = Ticket(1, "root", TASK)
+    one.arrive(ticket)
+    assert [order.slot for order in one.assign()] == [None]
+    slot = Slot("u1", "root", BASE, "n1", swap=True)
+    one.offer(slot)
+    return one, ticket, slot
+
+
+def test_a_placeholder_that_is_lost_while_it_is_kept_is_nobodys():
+    one, ticket, slot = waiting()
+    kept = one.keep(ticket)
+    assert kept is not None
+    one.withdraw(slot.uid)
+    one.give_back(kept)
+    assert one.free() == {}
+    # It may come back, as any other: its daemon is met anew.
+    one.offer(slot)
+    assert one.free() == {"root": 1}
+
+
+def test_no_more_are_kept_than_may_be_claimed():
+    one, ticket, _ = waiting()
+    one.limit(claims=0, cold=5)
+    assert one.keep(ticket) is None
+    one.limit(claims=1, cold=5)
+    kept = one.keep(ticket)
+    assert kept is not None
+    one.offer(Slot("u2", "root", BASE, "n1", swap=True))
+    assert one.keep(ticket) is None
+    one.give_back(kept)
+    assert one.free() == {"root": 2}
+    assert one.keep(ticket) is not None
+
+
+def test_whose_image_another_one_tries_keeps_its_pod():
+    one, ticket, _ = waiting()
+    other = Ticket(2, "root", TASK)
+    one.arrive(other)
+    # The other one overtakes: it is with it that the image is tried now.
+    assert [order.ticket for order in one.assign()] == [other]
+    one.offer(Slot("u2", "root", BASE, "n1", swap=True))
+    assert one.keep(ticket) is None
+    assert one.free() == {"root": 1}
 
 
 async def test_a_pod_that_found_a_node_is_kept(autojump_clock):

@@ -10,12 +10,13 @@ import pytest
 import trio
 
 from gateway import fulfilment
-from gateway.allocation import Allocation, Slot
+from gateway.allocation import Allocation
 from gateway.config import Settings
 from gateway.daemons import NotListeningError
 from gateway.fairness import Ticket
 from gateway.fulfilment import Fulfilment
 from gateway.model import SandboxRequest
+from gateway.orders import Slot
 from gateway.provider import BusyError, ClaimLostError, PoolSeen, Seen
 from gateway.registry import Registry
 from gateway.roster import Roster
