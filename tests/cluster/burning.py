@@ -16,7 +16,8 @@ SPINNING = 4
 SPAN_S = (2.0, 8.0)
 """The least and the most of spinning, and of rest."""
 COPIED = 96 << 20
-WRITTEN, PIECE = 64 << 20, 1 << 20
+WRITTEN, PIECE, PAUSE_S = 64 << 20, 1 << 20, 0.1
+"""With the pause it is some hundred MB/s: without, a fast disk would be worn by terabytes in an hour."""
 
 
 def processor(told: int) -> None:
@@ -55,6 +56,7 @@ def disk(told: int) -> None:
         os.fsync(file)
         moved += WRITTEN
         tell(told, moved)
+        time.sleep(PAUSE_S)
 
 
 def tell(told: int, moved: int) -> None:

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 OUT = Path("build/controlled")
 EVAL, SHARED, THROTTLED = "eval", "shared", "throttled"
-LITTLE = {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "256Mi"}}
+LITTLE = {"requests": {"cpu": "40m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "256Mi"}}
 """Without control: little is set aside, as is usual for rollouts."""
-HELD = {"cpu": "300m", "memory": "256Mi"}
-"""Of class Guaranteed, and its limit of cpu is less than what a test uses."""
+HELD = {"cpu": "100m", "memory": "256Mi"}
+"""Of class Guaranteed, and its limit of cpu is less than what neighbours leave it, so that it is the limit that holds it."""
 PURPOSE = {EVAL: "eval", SHARED: "train", THROTTLED: "eval"}
 QUIET_RUNS = 7
 SERVICES = {"sandman-gateway": "100m", "sandman-webhook": "50m"}
@@ -82,7 +82,7 @@ async def series(client: sandman.Client, wanted: argparse.Namespace, setting: Se
         sandbox = {**how.get("sandbox", {}), "pool": arm, "purpose": PURPOSE[arm], "wait_s": 300.0}
         options: dict[str, Any] = {**how, "sandbox": sandbox, "times": wanted.times}
         if left_out:
-            say(f"{name}: {left_out} tests left out, whose names the log does not carry")
+            say(f"{name}: {left_out} tests left out, which the log does not tell whole")
         await client.evaluate(
             [row], "gold", wanted.out / arm / name, **options,
             concurrency=wanted.at_once, on_progress=Told(f"{arm} {name}"),
@@ -115,6 +115,8 @@ async def piece(made: Deployed, wanted: argparse.Namespace) -> list[str]:
         await keep_keys(client, wanted.out)
         setting = await settled(client, made, wanted.out)
         async with neighbours.burn(client, made.image("python")) as boxes:
+            # Or new placeholders would have the room of a sandbox for evaluations.
+            made.kubectl("scale", f"deployment/sandman-pool-{neighbours.POOL}", "--replicas=0")
             begin = await neighbours.samples(boxes)
             with trio.move_on_after(60 * wanted.minutes):
                 await series(client, wanted, setting)

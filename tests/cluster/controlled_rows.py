@@ -31,7 +31,7 @@ TIMED = "limit__of-time"
 PROGRAM = """\
 import time
 began = time.monotonic()
-sum(i * i for i in range(12_000_000))
+sum(i * i for i in range(36_000_000))
 took = time.monotonic() - began
 """
 _TEST = """\
@@ -67,6 +67,10 @@ class Setting:
         return cls(body["image"], tuple(body["quiet_s"]), body["limit_s"])
 
 
+NO_STATUS = {"sqlparse": ("tests/test_regressions.py::test_issue484_comments_and_newlines",)}
+"""Tests that pass although they are marked to fail: pytest's log says XPASS, which is no status of SWE-bench's."""
+
+
 def published(bed: Bed) -> str:
     """The image's reference, by its content."""
     images.publish(bed, [IMAGE])
@@ -79,11 +83,13 @@ def carried(names: Iterable[str], parser: str) -> list[str]:
 
 
 def real(task: catalog.Task, image: str) -> tuple[dict[str, Any], dict[str, Any], int]:
-    """Its row, how it is evaluated, and how many tests the row leaves out, since their names are not carried."""
+    """Its row, how it is evaluated, and how many tests the row leaves out, since a log in SWE-bench's form does not tell
+    their names or their status."""
     made = RealRow(fetch.materials(task), image, layer.top_of(task))
     row = made.row()
     every = task.pass_to_pass()
-    kept = carried(every, str(row["log_parser"]))
+    told = [name for name in every if name not in NO_STATUS.get(task.name, ())]
+    kept = carried(told, str(row["log_parser"]))
     return row | {"PASS_TO_PASS": kept}, {"workdir": made.workdir}, len(every) - len(kept)
 
 
