@@ -1,7 +1,7 @@
 """What a neighbour does in its sandbox, whose Python runs this text: `burning.py KIND FILE`, for ever. FILE holds the bytes moved so far.
 
-`processor`: some processes spin, all at once and then none, for spans that are drawn: neighbours come and go. `memory` copies more than any
-cache holds; `disk` writes and waits until it is written.
+`processor`: some processes spin. `memory` copies more than any cache holds. Both do so for a while and rest for a while, by the clock and so
+together: neighbours come and go. `disk` writes and waits until it is written, all the time.
 """
 
 from __future__ import annotations
@@ -13,11 +13,30 @@ import sys
 import time
 
 SPINNING = 4
-SPAN_S = (2.0, 8.0)
-"""The least and the most of spinning, and of rest."""
+BUSY_S, REST_S = (3.0, 9.0), (2.0, 6.0)
+"""The least and the most of each."""
 COPIED = 96 << 20
 WRITTEN, PIECE, PAUSE_S = 64 << 20, 1 << 20, 0.1
 """With the pause it is some hundred MB/s: without, a fast disk would be worn by terabytes in an hour."""
+
+
+def spans() -> list[float]:
+    """A cycle of them, busy and at rest in turn: drawn, and the same in each piece of a measurement."""
+    draw = random.Random(7)
+    return [draw.uniform(*span) for _ in range(16) for span in (BUSY_S, REST_S)]
+
+
+SPANS = spans()
+
+
+def phase(at: float) -> tuple[bool, float]:
+    """Whether one is busy at a time by the clock, and for how many seconds still."""
+    left = at % sum(SPANS)
+    for number, span in enumerate(SPANS):
+        if left < span:
+            return number % 2 == 0, span - left
+        left -= span
+    return False, 0.01  # What rounding has left over.
 
 
 def processor(told: int) -> None:
@@ -27,20 +46,20 @@ def processor(told: int) -> None:
     if not all(children):
         while True:
             pass
-    draw = random.Random(
-        7
-    )  # on purpose: no secret, and the same spans in each piece of a measurement
     while True:
-        for what in (signal.SIGCONT, signal.SIGSTOP):
-            for child in children:
-                os.kill(child, what)
-            time.sleep(draw.uniform(*SPAN_S))
+        busy, left = phase(time.time())
+        for child in children:
+            os.kill(child, signal.SIGCONT if busy else signal.SIGSTOP)
+        time.sleep(left)
 
 
 def memory(told: int) -> None:
     """From one buffer to another."""
     source, target, moved = memoryview(bytearray(COPIED)), memoryview(bytearray(COPIED)), 0
     while True:
+        busy, left = phase(time.time())
+        if not busy:
+            time.sleep(left)
         target[:] = source
         moved += COPIED
         tell(told, moved)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 OUT = Path("build/controlled")
 EVAL, SHARED, THROTTLED = "eval", "shared", "throttled"
-LITTLE = {"requests": {"cpu": "40m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "256Mi"}}
+LITTLE = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "256Mi"}}
 """Without control: little is set aside, as is usual for rollouts."""
 HELD = {"cpu": "100m", "memory": "256Mi"}
 """Of class Guaranteed, and its limit of cpu is less than what neighbours leave it, so that it is the limit that holds it."""
@@ -116,7 +116,8 @@ async def piece(made: Deployed, wanted: argparse.Namespace) -> list[str]:
         setting = await settled(client, made, wanted.out)
         async with neighbours.burn(client, made.image("python")) as boxes:
             # Or new placeholders would have the room of a sandbox for evaluations.
-            made.kubectl("scale", f"deployment/sandman-pool-{neighbours.POOL}", "--replicas=0")
+            for kind in neighbours.KINDS:
+                pools.remove(made, neighbours.pool_of(kind))
             begin = await neighbours.samples(boxes)
             with trio.move_on_after(60 * wanted.minutes):
                 await series(client, wanted, setting)
@@ -139,7 +140,8 @@ def prepare(made: Deployed, wanted: argparse.Namespace) -> None:
         beds.kubectl(made.bed, *system, "rollout", "status", f"deployment/{name}")
     # Each in a new pod: the node has one processor to give away, and a placeholder would keep it from them.
     made.kubectl("scale", "deployment/sandman-pool-eval", "--replicas=0")
-    pools.make(made, neighbours.POOL, neighbours.RESOURCES, len(neighbours.KINDS))
+    for kind in neighbours.KINDS:
+        pools.make(made, neighbours.pool_of(kind), neighbours.resources(kind))
     if wanted.arm == SHARED:
         pools.make(made, SHARED, LITTLE, wanted.at_once)
     if wanted.arm == THROTTLED:
@@ -154,7 +156,7 @@ def measure(wanted: argparse.Namespace) -> int:
     try:
         idle = trio.run(piece, made, wanted)
     finally:
-        for pool in (neighbours.POOL, SHARED, THROTTLED):
+        for pool in (*map(neighbours.pool_of, neighbours.KINDS), SHARED, THROTTLED):
             pools.remove(made, pool)
     for one in idle:
         say(f"no measurement: {one}")

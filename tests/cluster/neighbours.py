@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from sandman import Client, Sandbox
 
-POOL = "busy"
-RESOURCES = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "2", "memory": "512Mi"}}  # fmt: skip
-KINDS = ("processor", "memory", "disk")
+SET_ASIDE = {"processor": "300m", "memory": "100m", "disk": "50m"}
+"""Cpu of each kind, by which the kernel shares what there is: while `processor` rests, others beside it have a processor."""
+KINDS = tuple(SET_ASIDE)
 COUNT = "/tmp/burnt"
 LEAST_CORES = 0.3
 """Of all together. In the arm with control one of two cores is all that they and the whole machine beside have."""
@@ -33,6 +33,17 @@ def seconds():
     return int(open("/sys/fs/cgroup/cpu.stat").read().split()[1]) / 1e6
 print(json.dumps([seconds(), int(open({COUNT!r}).read())]))
 """
+
+
+def pool_of(kind: str) -> str:
+    """Of one sandbox."""
+    return f"busy-{kind}"
+
+
+def resources(kind: str) -> dict[str, dict[str, str]]:
+    """Of its pods."""
+    limits = {"cpu": "2", "memory": "512Mi"}
+    return {"requests": {"cpu": SET_ASIDE[kind], "memory": "64Mi"}, "limits": limits}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +132,7 @@ async def burn(client: Client, image: str) -> AsyncIterator[dict[str, Sandbox]]:
     async with contextlib.AsyncExitStack() as stack:
         for kind in KINDS:
             box = await stack.enter_async_context(
-                client.sandbox(image=image, pool=POOL, run="neighbours", wait_s=300)
+                client.sandbox(image=image, pool=pool_of(kind), run="neighbours", wait_s=300)
             )
             await box.start(["python3", "-c", text, kind, COUNT], exec_id=kind, detached=True)
             boxes[kind] = box

@@ -9,7 +9,7 @@ import pytest
 from sandman import certificates
 from sandman.evaluation.journal import Journal
 from sandman.evaluation.records import EvaluationKey, EvaluationRecord
-from tests.cluster import controlled_rows, controlled_table, neighbours
+from tests.cluster import burning, controlled_rows, controlled_table, neighbours
 from tests.cluster.controlled_rows import Setting
 from tests.cluster.neighbours import Burnt, Sample
 from tests.tasks import catalog
@@ -79,6 +79,18 @@ def test_names_that_a_log_does_not_carry_are_left_out():
     assert "tests/test_tokenize.py::test_parse_endifloop[END   IF]" in left
     told = controlled_rows.NO_STATUS["sqlparse"]
     assert set(told) < set(every) - left
+
+
+def test_neighbours_are_busy_and_rest_in_turn():
+    """Each span begins where the one before ends, for as long as the clock goes."""
+    at, turns, busy_s = 1e9, [], 0.0
+    for _ in range(2 * len(burning.SPANS)):
+        busy, left = burning.phase(at)
+        turns.append(busy)
+        busy_s += left * busy
+        at += left + 1e-6
+    assert turns.count(True) in {len(burning.SPANS) - 1, len(burning.SPANS), len(burning.SPANS) + 1}
+    assert 0.5 < busy_s / (at - 1e9) < 0.7
 
 
 def test_neighbours_burn_between_two_samples():
