@@ -13,7 +13,7 @@ import sys
 import time
 
 SPINNING = 4
-BUSY_S, REST_S = (3.0, 9.0), (2.0, 6.0)
+BUSY_S, REST_S = (5.0, 15.0), (4.0, 10.0)
 """The least and the most of each."""
 COPIED = 96 << 20
 WRITTEN, PIECE, PAUSE_S = 64 << 20, 1 << 20, 0.1

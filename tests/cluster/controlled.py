@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 OUT = Path("build/controlled")
 EVAL, SHARED, THROTTLED = "eval", "shared", "throttled"
-LITTLE = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "256Mi"}}
+LITTLE = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "256Mi"}}
 """Without control: little is set aside, as is usual for rollouts."""
 HELD = {"cpu": "100m", "memory": "256Mi"}
 """Of class Guaranteed, and its limit of cpu is less than what neighbours leave it, so that it is the limit that holds it."""
