@@ -3,7 +3,7 @@ while neighbours on the node burn cpu, memory bandwidth and disk; in the pool fo
 
     python -m tests.cluster.controlled --arm eval --times 100 --minutes 20 --out DIR
     python -m tests.cluster.controlled --arm shared --times 100 --minutes 20 --out DIR
-    python -m tests.cluster.controlled --arm throttled --times 3 --out DIR
+    python -m tests.cluster.controlled --arm throttled --times 3 --only limit --out DIR
     python -m tests.cluster.controlled table --out DIR
 
 The cluster is up (`make cluster-up`). Each goes on where the last one with this DIR was, on another cluster, too: records, keys, the limit and
@@ -24,7 +24,7 @@ import trio
 from sandman import certificates, names
 from tests.cluster import bed as beds
 from tests.cluster import controlled_rows, controlled_table, deployed, neighbours, pools
-from tests.cluster.controlled_rows import PROGRAM, Setting
+from tests.cluster.controlled_rows import PROGRAM, TIMED, Setting
 
 if TYPE_CHECKING:
     import sandman
@@ -38,6 +38,8 @@ LITTLE = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "1", "
 HELD = {"cpu": "100m", "memory": "256Mi"}
 """Of class Guaranteed, and its limit of cpu is less than what neighbours leave it, so that it is the limit that holds it."""
 PURPOSE = {EVAL: "eval", SHARED: "train", THROTTLED: "eval"}
+AT_ONCE = {EVAL: 1, SHARED: 3, THROTTLED: 1}
+"""There is one processor to give away. The test with the limit is alone in each arm, so that neighbours are what slows it."""
 QUIET_RUNS = 7
 SERVICES = {"sandman-gateway": "100m", "sandman-webhook": "50m"}
 """The overlay for tests gives them next to nothing. What is measured is what becomes of evaluations, not how long they wait for a gateway
@@ -77,7 +79,7 @@ async def series(client: sandman.Client, wanted: argparse.Namespace, setting: Se
     arm = wanted.arm
     for row, how, left_out in controlled_rows.rows(setting):
         name = row["instance_id"]
-        if wanted.only is not None and wanted.only not in name:
+        if wanted.only and not any(part in name for part in wanted.only):
             continue
         sandbox = {**how.get("sandbox", {}), "pool": arm, "purpose": PURPOSE[arm], "wait_s": 300.0}
         options: dict[str, Any] = {**how, "sandbox": sandbox, "times": wanted.times}
@@ -85,7 +87,7 @@ async def series(client: sandman.Client, wanted: argparse.Namespace, setting: Se
             say(f"{name}: {left_out} tests left out, which the log does not tell whole")
         await client.evaluate(
             [row], "gold", wanted.out / arm / name, **options,
-            concurrency=wanted.at_once, on_progress=Told(f"{arm} {name}"),
+            concurrency=1 if name == TIMED else AT_ONCE[arm], on_progress=Told(f"{arm} {name}"),
         )  # fmt: skip
 
 
@@ -143,7 +145,7 @@ def prepare(made: Deployed, wanted: argparse.Namespace) -> None:
     for kind in neighbours.KINDS:
         pools.make(made, neighbours.pool_of(kind), neighbours.resources(kind))
     if wanted.arm == SHARED:
-        pools.make(made, SHARED, LITTLE, wanted.at_once)
+        pools.make(made, SHARED, LITTLE, AT_ONCE[SHARED])
     if wanted.arm == THROTTLED:
         pools.make(made, THROTTLED, {"requests": HELD, "limits": HELD}, purpose="eval")
 
@@ -186,10 +188,9 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument("command", nargs="?", choices=["run", "table"], default="run")
     parser.add_argument("--arm", choices=list(PURPOSE), default=EVAL)
-    parser.add_argument("--only", help="part of a task's name")
+    parser.add_argument("--only", nargs="+", help="parts of tasks' names")
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--out", type=Path, default=OUT)
     wanted = parser.parse_args()
     return table(wanted) if wanted.command == "table" else measure(wanted)
