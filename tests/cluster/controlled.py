@@ -116,6 +116,8 @@ async def piece(made: Deployed, wanted: argparse.Namespace) -> list[str]:
     async with made.client() as client:
         await keep_keys(client, wanted.out)
         setting = await settled(client, made, wanted.out)
+        # Only now: the sandbox in which the limit was found needs the room.
+        make_pools(made, wanted.arm)
         async with neighbours.burn(client, made.image("python")) as boxes:
             # Or new placeholders would have the room of a sandbox for evaluations.
             for kind in neighbours.KINDS:
@@ -134,19 +136,23 @@ async def piece(made: Deployed, wanted: argparse.Namespace) -> list[str]:
     return neighbours.lacking(burnt)
 
 
-def prepare(made: Deployed, wanted: argparse.Namespace) -> None:
-    """Pools, and services that answer."""
+def prepare(made: Deployed) -> None:
+    """Services that answer, and room."""
     for name, cpu in SERVICES.items():
         system = ["-n", names.SYSTEM_NAMESPACE]
         beds.kubectl(made.bed, *system, "set", "resources", f"deployment/{name}", f"--requests=cpu={cpu}")  # fmt: skip
         beds.kubectl(made.bed, *system, "rollout", "status", f"deployment/{name}")
     # Each in a new pod: the node has one processor to give away, and a placeholder would keep it from them.
     made.kubectl("scale", "deployment/sandman-pool-eval", "--replicas=0")
+
+
+def make_pools(made: Deployed, arm: str) -> None:
+    """Those of the neighbours, and the arm's own."""
     for kind in neighbours.KINDS:
         pools.make(made, neighbours.pool_of(kind), neighbours.resources(kind))
-    if wanted.arm == SHARED:
+    if arm == SHARED:
         pools.make(made, SHARED, LITTLE, AT_ONCE[SHARED])
-    if wanted.arm == THROTTLED:
+    if arm == THROTTLED:
         pools.make(made, THROTTLED, {"requests": HELD, "limits": HELD}, purpose="eval")
 
 
@@ -154,7 +160,7 @@ def measure(wanted: argparse.Namespace) -> int:
     """A piece; 1 when the neighbours did not burn."""
     wanted.out.mkdir(parents=True, exist_ok=True)
     made = deployed.deploy(beds.Bed.from_env())
-    prepare(made, wanted)
+    prepare(made)
     try:
         idle = trio.run(piece, made, wanted)
     finally:
