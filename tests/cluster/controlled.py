@@ -137,7 +137,8 @@ async def piece(made: Deployed, wanted: argparse.Namespace) -> list[str]:
 
 
 def prepare(made: Deployed) -> None:
-    """Services that answer, and room."""
+    """Services that answer, and room: a piece that was killed leaves what it had until its leases end."""
+    made.sweep()
     for name, cpu in SERVICES.items():
         system = ["-n", names.SYSTEM_NAMESPACE]
         beds.kubectl(made.bed, *system, "set", "resources", f"deployment/{name}", f"--requests=cpu={cpu}")  # fmt: skip
