@@ -42,15 +42,20 @@ def phase(at: float) -> tuple[bool, float]:
 def processor(told: int) -> None:
     """Moves nothing: its cgroup tells what it took."""
     del told
-    children = [os.fork() for _ in range(SPINNING)]
-    if not all(children):
-        while True:
-            pass
+    children = [spinning() for _ in range(SPINNING)]
     while True:
         busy, left = phase(time.time())
         for child in children:
             os.kill(child, signal.SIGCONT if busy else signal.SIGSTOP)
         time.sleep(left)
+
+
+def spinning() -> int:
+    """A child that does nothing else, and forks no further."""
+    child = os.fork()
+    while child == 0:
+        pass
+    return child
 
 
 def memory(told: int) -> None:
