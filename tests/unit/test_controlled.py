@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -91,6 +96,28 @@ def test_neighbours_are_busy_and_rest_in_turn():
         at += left + 1e-6
     assert turns.count(True) in {len(burning.SPANS) - 1, len(burning.SPANS), len(burning.SPANS) + 1}
     assert 0.5 < busy_s / (at - 1e9) < 0.7
+
+
+def test_as_many_spin_as_are_said(tmp_path):
+    argv = [sys.executable, burning.__file__, "processor", str(tmp_path / "burnt")]
+    running = subprocess.Popen(argv, start_new_session=True)
+    try:
+        seen = 0
+        while seen <= burning.SPINNING:
+            assert running.poll() is None
+            seen = len(members(running.pid))
+            time.sleep(0.02)
+        time.sleep(0.2)  # Those that should not be come just after.
+        assert len(members(running.pid)) == 1 + burning.SPINNING
+    finally:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+
+
+def members(group: int) -> list[str]:
+    """Processes of a group."""
+    found = subprocess.run(["pgrep", "-g", str(group)], capture_output=True, check=True, text=True)
+    return found.stdout.split()
 
 
 def test_neighbours_burn_between_two_samples():
