@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.tasks.unified import Tree
 
 _EOF = "EOF_114329324912"
-_COMMIT = (
+COMMIT = (
     "git init -q . && git config user.email row@example.test && git config user.name row && git add -A -f"
     " && git commit -qm 'the release before the fix'"
 )
@@ -49,7 +49,7 @@ class RealRow:
             await box.files.write(f"{self.top}/{name}.tar", tar)
             argv = ["python3", "-m", "tarfile", "-e", f"{name}.tar", name]
             await box.exec(argv, cwd=self.top, check=True)
-        await box.run(_COMMIT, cwd=self.workdir, check=True)
+        await box.run(COMMIT, cwd=self.workdir, check=True)
 
     def row(self, **more: object) -> dict[str, object]:
         """The row; `more` replaces members."""

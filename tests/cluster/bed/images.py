@@ -20,7 +20,7 @@ from tests.cluster.bed import oci, roots
 from tests.cluster.bed.shell import run, say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from tests.cluster.bed.model import Bed
 
@@ -76,9 +76,9 @@ def reference(bed: Bed, name: str) -> str:
     return f"{bed.registry}/{PREFIX}/{name}:1"
 
 
-def publish(bed: Bed) -> None:
-    """Put every base image into the registry that is not there yet."""
-    for image in IMAGES:
+def publish(bed: Bed, wanted: Sequence[Image] = IMAGES) -> None:
+    """Put every base image, or these, into the registry that is not there yet."""
+    for image in wanted:
         if not _is_published(bed, image):
             layout = _layout(bed, image)
             say(f"pushing {reference(bed, image.name)}")
