@@ -1,7 +1,7 @@
 """Whether what was run in a sandbox ran under control: evidence against thresholds. Pure.
 
 What could not be measured is a reason like any other, and never passes for well; pressure alone, which many kernels do
-not tell, is named among what is unmeasured. Whoever holds a certificate may judge it again, by thresholds of his own.
+not tell, is named among what is unmeasured, and is a reason only of who has no whole processors. Whoever holds a certificate may judge it again, by thresholds of his own.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 ENDED = "ended"
+WHOLE_M = 1000
+"""Thousandths of a processor."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,7 @@ def judge(
         *_neighbours(_part(document, "api"), by),
         *_inside(_part(document, "inside"), by),
         *_commands(_listed(document), by),
+        *_processors(document),
     ]
 
 
@@ -72,6 +75,19 @@ def unmeasured(document: Mapping[str, Any]) -> list[str]:
     commands = [one for one in _listed(document) if one.get("state") == ENDED]
     stalls = [_part(one, "stalled_s") for one in commands]
     return [f"pressure.{one}" for one in PRESSURES if not stalls or _lacks(stalls, one)]
+
+
+def _processors(document: Mapping[str, Any]) -> Iterator[CertificateReason]:
+    """A whole processor can be one's own, and on a node that gives them away it is; of a part of one others have the
+    rest. Whether they had more shows in the kernel's pressure alone."""
+    cpu_m = _number(_part(document, "api"), "requests", "cpu_m")
+    is_whole = cpu_m is not None and cpu_m > 0 and cpu_m % WHOLE_M == 0
+    commands = [one for one in _listed(document) if one.get("state") == ENDED]
+    if not is_whole and _lacks([_part(one, "stalled_s") for one in commands], "cpu"):
+        yield CertificateReason(
+            "cpu",
+            "whether others had its processor is not known: it has no whole one, and its kernel tells of no pressure",
+        )
 
 
 def _lacks(stalls: list[Mapping[str, Any]], what: str) -> bool:

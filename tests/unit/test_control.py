@@ -130,7 +130,19 @@ def test_pressure_that_no_kernel_told_is_named_and_no_reason():
     document = evidence(commands=[command(stalled_s=NONE)])
     assert judge(document) == []
     assert unmeasured(document) == ["pressure.cpu", "pressure.memory", "pressure.io"]
+    assert codes(evidence(commands=[])) == ["commands"]
     assert unmeasured(evidence(commands=[])) == ["pressure.cpu", "pressure.memory", "pressure.io"]
+
+
+@pytest.mark.parametrize("cpu_m", [300, 1500, 0, None, "1000"])
+def test_a_part_of_a_processor_without_pressure_is_a_reason(cpu_m):
+    """What is left of it is others'; they could have had it all the time, and nothing would show."""
+    document = evidence(commands=[command(stalled_s=NONE)])
+    document["api"]["requests"]["cpu_m"] = cpu_m
+    document["api"]["neighbours"]["requests"]["cpu_m"] = 0
+    assert "cpu" in codes(document)
+    document["commands"] = [command(stalled_s=NONE | {"cpu": 0.0})]
+    assert "cpu" not in codes(document)
 
 
 def test_a_command_that_is_over_in_an_instant_has_a_period_free():
