@@ -195,7 +195,7 @@ class Allocation:
         """A placeholder for one whose new pod finds no node, kept from all others until `give_back`; None: there is none
         that it could be given at once."""
         is_held = self.images.is_held(ticket) and not self.images.may_overtake(ticket)
-        claims = self._claims_max - self.statistics().claiming - len(self._kept)
+        claims = self._most(ticket.pool)[0] - self.statistics().claiming - len(self._kept)
         if ticket.is_fresh or ticket.gang or is_held or claims <= 0:
             return None
         slot = self._choose(ticket)
@@ -249,10 +249,7 @@ class Allocation:
     def _decide(self, pool: str) -> Iterator[Order]:
         queue = self._queues[pool]
         counts = self.statistics()
-        claims, cold = (
-            most + (math.ceil(most / EVAL_PART) if pool in self.evaluating else 0)
-            for most in (self._claims_max, self._cold_max)
-        )
+        claims, cold = self._most(pool)
         claims, cold = claims - counts.claiming, cold - counts.cold
         if not queue or self._is_held(pool):
             return
@@ -278,6 +275,14 @@ class Allocation:
                 cold -= 1
                 self._gangs.go_on_without(ticket)
                 yield self._book(Order(ticket, Tier.COLD, None))
+
+    def _most(self, pool: str) -> tuple[int, int]:
+        """Claims and new pods that may be in hand for this pool to go on."""
+        part = EVAL_PART if pool in self.evaluating else math.inf
+        return (
+            self._claims_max + math.ceil(self._claims_max / part),
+            self._cold_max + math.ceil(self._cold_max / part),
+        )
 
     def _is_held(self, pool: str) -> bool:
         """Whether all who wait hang on canaries: then nobody need be looked at. A canary itself may wait too,

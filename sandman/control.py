@@ -82,7 +82,10 @@ def _processors(document: Mapping[str, Any]) -> Iterator[CertificateReason]:
     rest. Whether they had more shows in the kernel's pressure alone."""
     cpu_m = _number(_part(document, "api"), "requests", "cpu_m")
     is_whole = cpu_m is not None and cpu_m > 0 and cpu_m % WHOLE_M == 0
-    commands = [one for one in _listed(document) if one.get("state") == ENDED]
+    # One that could not be started used no processor.
+    commands = [
+        one for one in _listed(document) if one.get("state") == ENDED and not one.get("start_error")
+    ]
     if not is_whole and _lacks([_part(one, "stalled_s") for one in commands], "cpu"):
         yield CertificateReason(
             "cpu",

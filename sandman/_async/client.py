@@ -101,7 +101,7 @@ class Client(Verifying, Evaluating):
 
     async def __aenter__(self) -> Self:
         self._termination.__enter__()
-        self._heart.resume()
+        self._heart = self._heart.again()
         return self
 
     async def __aexit__(

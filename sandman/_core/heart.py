@@ -169,10 +169,9 @@ class Heart:
             self._thread = threading.Thread(target=self._run, name="sandman-heart", daemon=True)
             self._thread.start()
 
-    def resume(self) -> None:
-        """Its client is used again; heartbeats begin with what is made."""
-        with self._lock:
-            self._is_stopped = False
+    def again(self) -> Heart:
+        """For a client that is used again: another one, since a thread of this one may still be ending."""
+        return Heart(self._settings) if self._is_stopped else self
 
     def stop(self) -> None:
         """No more heartbeats; leases go on without."""

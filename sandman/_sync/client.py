@@ -102,7 +102,7 @@ class Client(Verifying, Evaluating):
 
     def __enter__(self) -> Self:
         self._termination.__enter__()
-        self._heart.resume()
+        self._heart = self._heart.again()
         return self
 
     def __exit__(

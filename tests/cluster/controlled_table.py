@@ -110,6 +110,8 @@ class Found:
                 said.append(f"{arm}: what the neighbours burnt is not known")
             else:
                 said += [f"{arm}: {why}" for why in neighbours.lacking(self.burnt[arm])]
+        if EVAL not in self.cells:
+            said.append("nothing was evaluated with control")
         if not any(cell.flips for cell in self.cells.get(SHARED, {}).values()):
             said.append("nothing flips without control, so that nothing is shown")
         return said

@@ -43,7 +43,7 @@ def _own(sandman: Deployed) -> dict[str, str]:
     """What he has; see `tests.examples.reader`."""
     bed = sandman.bed
     return {
-        "KUBECONFIG": str(bed.kubeconfig), "PATH": f"{bed.bin}:{os.environ['PATH']}",
+        "SANDMAN_CLUSTER_DIR": str(bed.state), "KUBECONFIG": str(bed.kubeconfig), "PATH": f"{bed.bin}:{os.environ['PATH']}",
         "OWN_REGISTRY": bed.registry, "OWN_BASE": reference(bed, "python"), "OWN_TASK": sandman.image("debian"),
         "OWN_OVERLAY": str(sandman.installation.manifests), "OWN_NAMESPACE": WORKLOADS,
         "OWN_PORT": str(free_port()), "OWN_CACHE": str(bed.cache),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sandman import names
-from tests.cluster import deployed, reading
+from tests.cluster import deployed, faults, reading
 from tests.cluster.bed import kubectl
 from tests.cluster.calling import cli
 from tests.examples.reader import Reader
@@ -29,6 +29,8 @@ KINDS = (
 def installed_again(sandman) -> Iterator[None]:
     """With the keys that tests have, whatever has become of it."""
     yield
+    # Of a removal that broke off: what goes takes nothing new.
+    faults.wait("no namespace is on its way out", lambda: not leaving(sandman), 180)
     deployed.deploy(sandman.bed)
     if "ci" in {one["id"] for one in json.loads(cli(sandman, "keys", "list", "--json"))}:
         cli(sandman, "keys", "revoke", "ci")
@@ -52,6 +54,17 @@ def test_it_is_removed_and_the_quickstart_leads_to_a_first_sandbox(sandman, tmp_
     assert "a sandbox cannot connect to another one" in said
     assert re.search(r"^Linux .* GNU/Linux$", said, re.MULTILINE), said
     sandman.wait_nothing_leased(60)
+
+
+def leaving(sandman) -> list[str]:
+    """Which of Sandman's namespaces are being deleted."""
+    query = ("get", "namespaces", "-o", "json")
+    return [
+        one["metadata"]["name"]
+        for one in json.loads(kubectl(sandman.bed, *query))["items"]
+        if one["metadata"]["name"] in {names.SYSTEM_NAMESPACE, names.SANDBOX_NAMESPACE}
+        and "deletionTimestamp" in one["metadata"]
+    ]
 
 
 def of_cluster(sandman) -> set[str]:

@@ -18,7 +18,14 @@ class NotRun(NamedTuple):
         return file == self.file and re.match(self.begins, command) is not None
 
 
-NOT_RUN = (NotRun("README.md", "make test-all", "is the test run that this is a part of"),)
+NOT_RUN = (
+    NotRun("README.md", "make test-all", "is the test run that this is a part of"),
+    NotRun(
+        "docs/benchmarks.md",
+        r"python -m tests\.cluster\.controlled",
+        "takes a cluster for itself, for an hour and more",
+    ),
+)
 
 ON_THE_CLUSTER = (
     ("README.md", "make demo-cluster"),

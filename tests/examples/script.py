@@ -97,19 +97,25 @@ def run(script: str, place: Path, own: Mapping[str, str], seconds: float) -> str
     checkout(place)
     path = os.pathsep.join([str(Path(sys.executable).parent), own.get("PATH", os.environ["PATH"])])
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("XDG_", "MAKE"))}
-    environ = {**kept, "HOME": str(home), **own, "PATH": path, "PYTHONPATH": str(ROOT)}
+    # Who has no cluster is not to find the one that other tests have.
+    nowhere = {"SANDMAN_CLUSTER_DIR": str(place / "no-cluster")}
+    environ = {**kept, **nowhere, "HOME": str(home), **own, "PATH": path, "PYTHONPATH": str(ROOT)}
     said = place / "printed"
     with said.open("wb") as output:
         process = subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", script], env=environ, cwd=place,
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
+        code: int | None = None
         try:
-            code = process.wait(seconds)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = process.wait(seconds)
         finally:
             _end(process.pid)
     text = said.read_text(errors="replace").replace("\r\n", "\n").replace(str(home), "~")
-    assert code == 0, f"exit code {code}\n{text[-6000:]}"
+    servers = [one.read_text(errors="replace")[-2000:] for one in sorted(place.glob("said-*"))]
+    ended = f"exit code {code}" if code is not None else f"not over after {seconds:g} s"
+    assert code == 0, "\n".join([ended, text[-6000:], *servers])
     return text
 
 

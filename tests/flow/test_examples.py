@@ -111,6 +111,12 @@ def test_every_exception_is_of_use_and_what_it_names_is_there(one):
         assert static.faults(command) == [], command
 
 
+def test_what_is_left_to_the_cluster_is_what_its_tests_type():
+    """tests/cluster/test_examples.py and test_zzz_installation.py, by these names."""
+    files = {"README.md", "docs/operations.md", "docs/quickstart-cluster.md"}
+    assert {file for file, _ in exceptions.ON_THE_CLUSTER} == files
+
+
 @pytest.mark.parametrize(("file", "begins"), exceptions.ON_THE_CLUSTER)
 def test_what_is_run_on_the_cluster_names_what_is_there(file, begins):
     assert meant(file, begins)

@@ -209,3 +209,6 @@ def test_an_evaluation_of_which_nothing_was_agreed_was_not_under_control():
 def test_a_command_that_did_not_start_is_a_result_and_no_reason():
     told = command(start_error="not_found", oom_killed=None, throttled_s=None, wall_s=None)
     assert codes(evidence(commands=[told])) == []
+    part = evidence(commands=[told | {"stalled_s": NONE}, command()])
+    part["api"]["requests"]["cpu_m"] = 300
+    assert codes(part) == []

@@ -39,7 +39,7 @@ class Directories:
         remembered besides, for one name may lead through hundreds."""
         one = self._top
         for part in parts:
-            if part not in one.below:
+            if one is not self._top and one.member is None and not one.below:
                 charge()
             one = one.below.setdefault(part, _One())
         one.member = member

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1024 * 1024
 """Of what comes out at once."""
+SLICE_BYTES = 64 * 1024
+"""Fed at once: what follows a member in it is copied, and there may be thousands of them in one piece."""
 MEMBERS_MAX = 2_000_000
 """Of a layer: as many as files of an image, each of which eStargz packs alone. Empty ones take time and no room."""
 MAGIC_BYTES = 4
@@ -120,7 +122,7 @@ def _kind(begin: bytes) -> type[_Gzip | _Zstd] | None:
 def _members(pieces: Iterable[bytes], make: type[_Gzip | _Zstd]) -> Iterator[bytes]:
     member: _Member = make()
     rest, count, is_over = b"", 1, False
-    for piece in pieces:
+    for piece in _slices(pieces):
         rest += piece
         while rest and not is_over and (not member.eof or len(rest) >= MAGIC_BYTES):
             # What follows and is no member is padding, to the end. It is read all the same: the digest is of all of it.
@@ -134,6 +136,11 @@ def _members(pieces: Iterable[bytes], make: type[_Gzip | _Zstd]) -> Iterator[byt
         rest = b"" if is_over else rest
     if not member.eof:
         raise ValueError("a layer ends in the middle of its compressed data")
+
+
+def _slices(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    for piece in pieces:
+        yield from (piece[at : at + SLICE_BYTES] for at in range(0, len(piece), SLICE_BYTES))
 
 
 def _fed(member: _Member, piece: bytes) -> Iterator[bytes]:

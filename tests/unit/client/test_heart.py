@@ -311,6 +311,18 @@ async def test_a_closed_client_makes_nothing_that_nobody_would_keep(gateway: Fak
         assert not client._heart.beats
 
 
+def test_a_thread_that_is_still_ending_has_nothing_of_the_next_ones(gateway: FakeGateway):
+    """A heartbeat that hangs outlives its client by up to its patience."""
+    one = Heart(SyncClient(gateway.url, TOKEN).settings)
+    assert one.again() is one
+    with one.expecting("r1", 60.0):
+        one.stop()
+        other = one.again()
+        assert other is not one
+        with other.expecting("r1", 60.0):
+            assert (one._runs is not other._runs, one._lock is not other._lock) == (True, True)
+
+
 @pytest.mark.parametrize("ttl_s", [60.0, 1e5])
 def test_pauses_are_a_quarter_and_a_minute_at_most(ttl_s):
     one = Heart(SyncClient("http://127.0.0.1:1", TOKEN).settings)

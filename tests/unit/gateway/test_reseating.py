@@ -100,6 +100,21 @@ def test_no_more_are_kept_than_may_be_claimed():
     assert one.keep(ticket) is not None
 
 
+def test_evaluations_may_be_kept_some_when_rollouts_have_all_claims():
+    one, ticket, _ = waiting(claims_max=8)
+    one.limit(claims=0, cold=5)
+    assert one.keep(ticket) is None
+    one.limit(claims=8, cold=5)
+    others = [Ticket(number, "other", BASE) for number in range(10, 18)]
+    for number, other in enumerate(others):
+        one.offer(Slot(f"o{number}", "other", BASE, "n1", swap=True))
+        one.arrive(other)
+    assert len(one.assign()) == 8
+    assert one.keep(ticket) is None
+    one.evaluating.add("root")
+    assert one.keep(ticket) is not None
+
+
 def test_whose_image_another_one_tries_keeps_its_pod():
     one, ticket, _ = waiting()
     other = Ticket(2, "root", TASK)
