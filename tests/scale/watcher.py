@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,9 +67,10 @@ class Meter:
 def held(bed: Bed) -> int:
     """Pods that are somebody's, and are not being deleted."""
     selector = f"{names.LABEL_STATE}={names.STATE_LEASED}"
-    query = ["get", "pods", "-l", selector, "-o", "json"]
-    items = json.loads(kubectl(bed, "-n", names.SANDBOX_NAMESPACE, *query))["items"]
-    return sum("deletionTimestamp" not in one["metadata"] for one in items)
+    # The server's own table: whole pods by the thousand would take the processors from what is measured.
+    query = ["get", "pods", "-l", selector, "--no-headers", "--ignore-not-found"]
+    lines = kubectl(bed, "-n", names.SANDBOX_NAMESPACE, *query).splitlines()
+    return sum(line.split()[2] != "Terminating" for line in lines)
 
 
 def wait_none_held(bed: Bed, seconds: float) -> None:

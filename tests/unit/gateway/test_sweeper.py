@@ -143,6 +143,23 @@ async def test_who_says_nothing_is_gone_within_a_sweep_and_its_daemon_was_asked(
         assert bed.lives(stays)
 
 
+async def test_a_sweep_that_took_long_is_followed_by_the_next_at_once(autojump_clock):
+    """Five thousand whose callers vanished together are minutes of writes: what lapses meanwhile is not to wait besides."""
+    async with sweeping() as bed:
+        reclaim = bed.cluster.reclaim
+
+        async def slowly(*what):
+            await trio.sleep(1.0)
+            return await reclaim(*what)
+
+        bed.cluster.reclaim = slowly
+        many = [bed.sandbox(terms=OWN) for _ in range(300)]
+        await trio.sleep(EVERY_S + 1)
+        late = bed.sandbox(terms=OWN)
+        gone = max([await bed.until_gone(one) for one in many])
+        assert 0 < await bed.until_gone(late) - gone < EVERY_S / 2
+
+
 async def test_two_hours_of_calls_through_another_replica_keep_it(autojump_clock):
     """This one never hears of them but from the daemon."""
     async with sweeping() as bed:
