@@ -321,6 +321,7 @@ def test_a_thread_that_is_still_ending_has_nothing_of_the_next_ones(gateway: Fak
         assert other is not one
         with other.expecting("r1", 60.0):
             assert (one._runs is not other._runs, one._lock is not other._lock) == (True, True)
+        other.stop()
 
 
 @pytest.mark.parametrize("ttl_s", [60.0, 1e5])
