@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sandman import certificates
+from sandman import certificates, names
 from sandman.errors import OomError
-from tests.cluster import pools
+from tests.cluster import faults, pools
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,13 +28,15 @@ BUSY = "while :; do :; done & while :; do :; done"
 HOG = "tail /dev/zero"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def pool(sandman: Deployed) -> Iterator[str]:
-    """One for evaluations, whose pods are Guaranteed."""
+    """One for evaluations, whose pods are Guaranteed. It goes with its pods, that others have the processor again."""
     pools.make(sandman, POOL, {"requests": EXACT, "limits": EXACT}, purpose="eval")
     yield POOL
     pools.remove(sandman, POOL)
     sandman.wait_nothing_leased()
+    query = ("get", "pods", "-l", f"{names.LABEL_POOL}={POOL}", "-o", "name")
+    faults.wait("its placeholders are gone", lambda: not sandman.kubectl(*query).split(), 60)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +105,8 @@ async def test_what_was_throttled_or_killed_says_so(sandman: Deployed, tight: st
         await box.run(BUSY, timeout_s=3, exec_id="busy")
         found = await verified(client, await box.certificate(["busy"]))
         assert found.verdict == "uncontrolled"
-        assert any(str(one).startswith("throttled: busy stood") for one in found.reasons)
+        throttled = [one for one in found.reasons if str(one).startswith("throttled: busy stood")]
+        assert throttled, found.reasons
         assert found.commands[0]["throttled_s"] > 0.02 * found.commands[0]["wall_s"]
         try:
             hog = await box.run(HOG, exec_id="hog")

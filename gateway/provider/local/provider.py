@@ -46,6 +46,15 @@ FULL_S = 0.2
 """Seconds until another try where there is no room: whoever waits keeps his place."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Life:
+    """One process of a sandbox."""
+
+    scope: trio.CancelScope = dataclasses.field(default_factory=trio.CancelScope)
+    over: trio.Event = dataclasses.field(default_factory=trio.Event)
+    """Nothing of it runs any more."""
+
+
 class LocalProvider:
     """Processes as sandboxes. Its methods are those of `Provider`, and told there.
 
@@ -67,7 +76,7 @@ class LocalProvider:
         self._wall = wall
         self._node = socket.gethostname()
         self._pods: dict[str, Instance] = {}
-        self._lives: dict[str, trio.CancelScope] = {}
+        self._lives: dict[str, _Life] = {}
         self._unreadable: dict[str, Ending] = {}
         """What was wrong with the image of one that ended for it."""
         self._reasons: dict[str, Ending] = {}
@@ -137,16 +146,28 @@ class LocalProvider:
     # --- lives ---
 
     def _begin(self, instance: Instance) -> None:
-        scope = trio.CancelScope()
-        before, self._lives[instance.uid] = self._lives.get(instance.uid), scope
+        life = _Life()
+        before, self._lives[instance.uid] = self._lives.get(instance.uid), life
         if before is not None:
-            before.cancel()
-        self._nursery.start_soon(self._live, instance, scope)
+            before.scope.cancel()
+        self._nursery.start_soon(self._follow, instance, life, before)
 
-    async def _live(self, instance: Instance, scope: trio.CancelScope) -> None:
+    async def _follow(self, instance: Instance, life: _Life, before: _Life | None) -> None:
+        """Begin when the one before is over: both would take calls from the same socket, and the new one's
+        callers would meet the old one."""
+        try:
+            if before is not None:
+                with trio.CancelScope(shield=True):  # it is cancelled, and its end is limited
+                    await before.over.wait()
+            await self._live(instance, life)
+        finally:
+            life.over.set()
+
+    async def _live(self, instance: Instance, life: _Life) -> None:
         """One process of a sandbox; where another is to follow, that one is its own life."""
         uid = instance.uid
-        with scope:
+        with life.scope:
+            await trio.lowlevel.checkpoint()  # it may have been taken away before it began
             try:
                 ending = await self._runner.run(instance, partial(self._pods.get, uid), self._put)
             except ImageError as error:
@@ -154,14 +175,14 @@ class LocalProvider:
             except OSError as error:
                 ending = pods.why(pods.EXIT_CANNOT, str(error), self._wall())
             now = self._pods.get(uid)
-            if now is not None and self._lives.get(uid) is scope:
+            if now is not None and self._lives.get(uid) is life:
                 log.info(
                     "a sandbox has ended", pod=now.name, reason=ending.reason, detail=ending.detail
                 )
                 self._put(pods.ended(now, ending))
                 self._runner.close(uid)
                 self._refill(now.pool)
-        if self._lives.get(uid) is scope:
+        if self._lives.get(uid) is life:
             del self._lives[uid]
             self._forget(uid)
 
@@ -169,8 +190,8 @@ class LocalProvider:
         """It is to go; that it is gone is told when nothing of it runs."""
         self._reasons[instance.uid] = ending
         self._put(dataclasses.replace(instance, version=pods.bumped(instance), deleting=True))
-        if (scope := self._lives.get(instance.uid)) is not None:
-            scope.cancel()
+        if (life := self._lives.get(instance.uid)) is not None:
+            life.scope.cancel()
         else:
             self._forget(instance.uid)
 
