@@ -100,8 +100,9 @@ async def test_a_daemon_that_did_not_listen_is_met_once_it_does():
         assert len(daemon.calls) == 2
 
 
-async def test_asking_where_packets_vanish_ends_in_time(jumping_clock, monkeypatch):
+async def test_knocking_where_packets_vanish_ends_in_time(jumping_clock, monkeypatch):
     async with reaching() as (daemon, way, instance):
+        way._entry(instance).was_refused = True
         monkeypatch.setattr(trio.socket, "socket", _Deaf)
         with pytest.raises(NotListeningError, match="no answer in time"):
             await way.claim(instance, CLAIM)
