@@ -110,18 +110,6 @@ class Network(httpx.AsyncBaseTransport):
         self.calls.append(f"{request.method} {target}")
         return await self._answer(request.method, urlsplit(target), body)
 
-    async def ask(
-        self, _address, method: str, path: str, _headers, content: bytes, _most: int
-    ) -> tuple[int, bytes]:
-        """As `gateway.asking.ask`: whoever asks has patience of his own."""
-        await self._open()
-        self.calls.append(f"{method} {path}")
-        try:
-            response = await self._answer(method, urlsplit(path), content)
-            return response.status_code, await response.aread()
-        except httpx.ReadError as error:
-            raise OSError(errno.ETIMEDOUT, "timed out") from error
-
     async def _answer(self, method: str, url, body: bytes) -> httpx.Response:
         document = json.loads(body) if body else {}
         if url.path == "/v1/claim":

@@ -45,7 +45,6 @@ class Bed(SimpleNamespace):
 async def made(monkeypatch, **settings) -> AsyncIterator[Bed]:
     network, cluster, credentials = Network(), FakeCluster(), Credentials()
     monkeypatch.setattr(upstream.httpx, "AsyncHTTPTransport", lambda **_options: network)
-    monkeypatch.setattr(upstream, "ask", network.ask)
     cluster.placeholder(key_id="k1")
     cluster.pool()
     cluster.synced()
