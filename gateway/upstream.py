@@ -168,7 +168,7 @@ class Upstream:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with trio.socket.socket(family, socket.SOCK_STREAM) as sock:
             try:
-                await sock.connect((host, self._port))
+                await sock.connect((host, instance.port_or(self._port)))
             except OSError as error:
                 raise NotListeningError(str(error)) from error
         entry.was_refused = False
