@@ -14,7 +14,7 @@ import trio
 from gateway import dialling, upstream
 from gateway.config import Settings
 from gateway.daemons import LostError, NotListeningError
-from gateway.model import Instance
+from gateway.model import Instance, Place
 from gateway.upstream import Upstream
 from sandman import wire
 from sandman.errors import BadRequestError, ConflictError, DiedError, UnreachableError
@@ -98,6 +98,17 @@ async def test_a_daemon_that_did_not_listen_is_met_once_it_does():
         assert (await way.claim(instance, CLAIM)).boot_id == "b1"
         assert (await way.claim(instance, CLAIM)).boot_id == "b1"
         assert len(daemon.calls) == 2
+
+
+async def test_what_was_refused_is_knocked_at_where_it_listens():
+    """Users' workloads have ports of their own."""
+    async with reaching() as (daemon, way, instance):
+        own = dataclasses.replace(instance, place=Place("web", "app", daemon.port, "b1"))
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))  # and listens to nobody
+            way._port = taken.getsockname()[1]
+            way._entry(own).was_refused = True
+            assert (await way.claim(own, CLAIM)).boot_id == "b1"
 
 
 async def test_knocking_where_packets_vanish_ends_in_time(jumping_clock, monkeypatch):
