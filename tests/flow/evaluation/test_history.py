@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sandman.evaluation.scrub import ScrubError, scrub_git
-from tests.flow.local_mode import Gateway, running
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from sandman.client import Sandbox
 
@@ -45,12 +44,6 @@ rm -rf /tmp/upstream /tmp/inner /tmp/other
 EVERYWHERE = f"""
 for one in $(git cat-file --batch-all-objects --batch-check='%(objectname)'); do git cat-file -p $one; done | grep -aF '{SECRET}'
 """
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Iterator[Gateway]:
-    with running(tmp_path_factory.mktemp("state"), most=4) as one:
-        yield one
 
 
 @pytest.fixture
