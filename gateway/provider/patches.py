@@ -37,8 +37,8 @@ Operation = dict[str, Any]
 
 UNTRACKED: Operation = {"op": "add", "path": "/metadata/managedFields", "value": [{}]}
 """No record of who wrote which field (https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields):
-nobody applies to a placeholder, the record is a third of the pod, and to keep it up a ninth of the API server's work for
-each of the pod's later writes. Once it is cleared, no write but an apply begins it anew."""
+nobody applies to a placeholder, and to keep the record up took a ninth of the API server's processor while sandboxes came and
+went (docs/benchmarks.md). Once it is cleared, no write but an apply begins it anew."""
 
 
 def claim(instance: Instance, assignment: Assignment, now: float) -> list[Operation]:

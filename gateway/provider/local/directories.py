@@ -40,7 +40,7 @@ class Directories:
         one = self._top
         for part in parts:
             if one is not self._top and one.member is None and not one.below:
-                charge()
+                charge()  # it was made by the step before, and is only led through
             one = one.below.setdefault(part, _One())
         one.member = member
 
